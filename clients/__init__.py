@@ -1,0 +1,1 @@
+"""A site's end of a deployment."""

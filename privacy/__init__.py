@@ -1,0 +1,1 @@
+"""What is done to an update before it leaves a site, and what it costs."""

@@ -1,0 +1,1 @@
+"""The algorithms: one object each, both halves side by side."""
