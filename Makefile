@@ -40,5 +40,6 @@ format: $(STAMP)  ## mend what ruff can mend
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install $(PIP_ARGS) -c constraints.txt hatchling editables
+	$(BIN)/pip install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
