@@ -1,0 +1,95 @@
+"""A site's training batches."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from hansa.errors import UserError
+from hansa.evaluate import to_device
+from hansa.seeds import derive, torch_generator
+from hansa.task import Dataset, Site, Task, collate
+
+
+class Batches:
+    """One round's training batches; iterating again goes over the same amount of work in another order."""
+
+    def __init__(
+        self,
+        task: Task,
+        dataset: Dataset,
+        hyper: Mapping[str, Any],
+        purpose: tuple[int, int, str],  # the run's seed, the round, the site
+        device: torch.device,
+        workers: int = 0,
+    ) -> None:
+        self.task, self.dataset, self.device, self.workers = task, dataset, device, workers
+        self.size, self.drop_last = int(hyper["batch_size"]), bool(hyper["drop_last"])
+        self.purpose, self.passes = purpose, 0
+        whole, rest = divmod(len(dataset), self.size)
+        self.per_epoch = whole + (1 if rest and not (self.drop_last and whole) else 0)
+        self.steps = int(hyper["steps"]) if "steps" in hyper else int(hyper["epochs"]) * self.per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passes += 1
+        for batch in itertools.islice(self._endless(self.passes), self.steps):
+            yield self.task.batch_transform(to_device(batch, self.device))
+
+    def _endless(self, number: int) -> Iterator[Any]:
+        seed, round, site = self.purpose
+        generator = torch_generator(seed, round, site, "batches", number)
+        while True:
+            order = torch.randperm(len(self.dataset), generator=generator)
+            rows = [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
+            if not self.workers:
+                yield from (collate(self.dataset, r) for r in rows)
+            else:
+                yield from torch.utils.data.DataLoader(
+                    self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
+                    batch_sampler=rows,
+                    num_workers=self.workers,
+                    generator=generator,
+                )
+
+
+class OwnStream:
+    """A task's own batch stream, which lives as long as the run."""
+
+    def __init__(self, task: Task, site: Site, dataset: Dataset) -> None:
+        self.task, self.site, self.dataset, self.times = task, site, dataset, 0
+        self._stream = self._open()
+
+    def _open(self) -> Iterator[Any] | None:
+        self.times += 1
+        return self.task.batches(self.site, self.dataset, derive(self.site.seed, self.site.name, "stream", self.times))
+
+    def __bool__(self) -> bool:
+        """Whether the task has one."""
+        return self._stream is not None
+
+    def round(self, hyper: Mapping[str, Any], device: torch.device) -> "OwnBatches":
+        """The next batches of the stream, as many as the plan's steps."""
+        if "steps" not in hyper:
+            name = type(self.task).__name__
+            raise UserError(f"[training]: task {name} has its own batches; set steps, the number of them a round")
+        return OwnBatches(self, int(hyper["steps"]), device)
+
+    def draw(self) -> Any:
+        """One batch; a stream that ends is opened again."""
+        for _ in range(2):
+            for batch in self._stream or ():
+                return batch
+            self._stream = self._open()
+        raise UserError(f"site {self.site.name!r}: Task.batches gives no batch")
+
+
+class OwnBatches:
+    """One round's share of a task's own stream."""
+
+    def __init__(self, stream: OwnStream, steps: int, device: torch.device) -> None:
+        self.stream, self.steps, self.device = stream, steps, device
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.steps):
+            yield self.stream.task.batch_transform(to_device(self.stream.draw(), self.device))

@@ -1,0 +1,141 @@
+"""What a site does with a plan. Pure: no socket, no clock; deployed sites and the simulation call the same object."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.batches import Batches, OwnStream
+from clients.memory import MemoryStore
+from clients.split import valid_split
+from clients.trainer import Trainer
+from hansa.evaluate import evaluate
+from hansa.layout import Layout
+from hansa.records import Plan, Refusal, Reply, Vectors
+from hansa.seeds import seeded
+from hansa.task import FROM_TRAIN, Dataset, Site, Task
+from strategies.base import Memory, Strategy
+
+EVALUATION_ROWS = 256  # the least batch in evaluation, where no gradient is kept
+LOCAL, LOCAL_COUNTERS = "local.floats", "local.counters"  # the layers that a site keeps to itself, in its memory
+
+
+class Workbench:
+    """A model to work on. One serves all sites of a process: each plan loads all of its tensors first."""
+
+    def __init__(self, task: Task, strategy: Strategy, seed: int, device: torch.device) -> None:
+        with seeded(seed, "model"):
+            self.model = task.model()
+        self.shared = Layout.of(self.model, without=strategy.local)
+        self.local = Layout.of(self.model, only=strategy.local)
+        self.start = self.shared.read(self.model), self.shared.read_counters(self.model)
+        self._local_start = self._read_local()
+        self.model.to(device)
+        self.device = device
+
+    def load(self, plan: Plan, memory: Memory) -> nn.Module:
+        """The model of the plan's broadcast, its local layers from the site's memory."""
+        self.shared.write(plan.broadcast.params, self.model)
+        self.shared.write_counters(plan.broadcast.counters, self.model)
+        local = memory if LOCAL in memory else self._local_start
+        self.local.write(local[LOCAL], self.model)
+        self.local.write_counters(local[LOCAL_COUNTERS], self.model)
+        return self.model
+
+    def keep_local(self, memory: Memory) -> Memory:
+        """The memory with the model's local layers, where there are any."""
+        return {**memory, **self._read_local()} if self.local.size or self.local.n_counters else memory
+
+    def _read_local(self) -> dict[str, Tensor]:
+        return {LOCAL: self.local.read(self.model), LOCAL_COUNTERS: self.local.read_counters(self.model)}
+
+
+@dataclass
+class SiteHalf:
+    """One site: its data, its memory, and what it answers to a plan."""
+
+    task: Task
+    strategy: Strategy
+    site: Site
+    bench: Workbench
+    memory: MemoryStore
+    workers: int = 0  # processes that load rows
+
+    def handle(self, plan: Plan) -> Reply | Refusal:
+        """Trains or evaluates as the plan says; a site without rows sits out."""
+        memory = self.memory.load(plan.memory.get(self.site.name))
+        return self._train(plan, memory) if plan.kind == "train" else self._evaluate(plan, memory)
+
+    @property
+    def validates(self) -> bool:
+        """Whether the site has rows to choose a model by."""
+        return self._rows[1] is not None
+
+    def _evaluate(self, plan: Plan, memory: Memory) -> Reply | Refusal:
+        rows = self._rows[1] if plan.split == "valid" else self._test_rows
+        if rows is None or not len(rows):
+            return Refusal(self.site.name, f"no {plan.split} rows")
+        return Reply(self.site.name, len(rows), sums=self._score(plan, memory, rows))
+
+    def _train(self, plan: Plan, memory: Memory) -> Reply | Refusal:
+        train, valid = self._rows
+        if not len(train):
+            return Refusal(self.site.name, "no training rows")
+        sums = self._score(plan, memory, valid) if valid is not None and len(valid) else {}
+        model = self.bench.load(plan, memory)
+        context = self._trainer(plan, memory, len(train))
+        run, staged = self._fit(model, context, plan, train)
+        if not run.steps:
+            return Refusal(self.site.name, "no training step was taken")
+        upload, staged = self.strategy.finish(run, plan.broadcast.shared, staged)
+        staged = self.bench.keep_local(staged)
+        if staged:
+            self.memory.stage(plan.version(), staged, plan.memory.get(self.site.name))
+        sums |= {f"train/{name}": one for name, one in run.sums.items()}
+        version = plan.version() if staged else None
+        return Reply(self.site.name, run.examples, upload, run.counters, sums, version)
+
+    def _fit(self, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:
+        if self._stream:  # it draws from the global generator as the task left it
+            return self.strategy.local_update(model, self._stream.round(plan.hyper, self.bench.device), context)
+        where = (plan.seed, plan.round, self.site.name)
+        batches = Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
+        with seeded(*where, "train"):
+            return self.strategy.local_update(model, batches, context)
+
+    def _trainer(self, plan: Plan, memory: Memory, rows: int) -> Trainer:
+        sent, device = plan.broadcast, self.bench.device
+        return Trainer(
+            self.task, self.strategy, self.bench.shared, sent.params, sent.shared, memory, plan.hyper, device, rows
+        )
+
+    def _score(self, plan: Plan, memory: Memory, rows: Dataset) -> dict[str, Tensor]:
+        """Metric sums of the shared model, and of the site's own where the strategy has one."""
+        size = max(EVALUATION_ROWS, int(plan.hyper["batch_size"]))
+        model = self.bench.load(plan, memory)
+        sums: Vectors = evaluate(self.task, model, rows, size, self.bench.device)
+        scored = {f"{plan.split}/{name}": one for name, one in sums.items()}
+        own = self.strategy.personal(plan.broadcast.params, memory)
+        if own is not None:
+            self.bench.shared.write(own, model)
+            sums = evaluate(self.task, model, rows, size, self.bench.device)
+            scored |= {f"{plan.split}/personal_{name}": one for name, one in sums.items()}
+        return scored
+
+    @cached_property
+    def _rows(self) -> tuple[Dataset, Dataset | None]:
+        """Training and validation rows."""
+        train, valid = self.task.train_data(self.site), self.task.valid_data(self.site)
+        if valid is not FROM_TRAIN:
+            return train, valid
+        return valid_split(train, self.task.valid_fraction, self.site.seed, self.site.name)
+
+    @cached_property
+    def _test_rows(self) -> Dataset | None:
+        return self.task.test_data(self.site)
+
+    @cached_property
+    def _stream(self) -> OwnStream:
+        return OwnStream(self.task, self.site, self._rows[0])

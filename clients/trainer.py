@@ -1,0 +1,120 @@
+"""Local training: the plain loop, with a strategy's elementwise hooks at their places in the step."""
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clients.hooks import Hooks
+from hansa.errors import UserError
+from hansa.layout import Layout
+from hansa.metrics import ratio
+from hansa.records import LocalRun, Vectors
+from hansa.task import Task
+from strategies.base import Memory, Strategy
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+@dataclass
+class Trainer:
+    """One site's work in one round: what `Strategy.local_update` gets as its context."""
+
+    task: Task
+    strategy: Strategy
+    layout: Layout
+    anchor: Tensor  # [P]
+    shared: Vectors
+    memory: Memory
+    hyper: Mapping[str, Any]
+    device: torch.device
+    rows: int  # of training data
+
+    def vector(self, model: nn.Module) -> Tensor:
+        """The model's shared floats, [P]."""
+        return self.layout.read(model)
+
+    def load(self, vector: Tensor, model: nn.Module) -> None:
+        """Puts a vector [P] into the model."""
+        self.layout.write(vector, model)
+
+    def fit(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        *,
+        loss: Loss | None = None,
+        only: Iterable[str] = ("*",),
+        hooks: bool = True,
+    ) -> LocalRun:
+        """Trains in place over the batches; see `strategies.base.Local`.
+
+        Raises:
+            UserError: no parameter to train, a strategy that is not valid with the optimiser, or a loss that is not
+                one number.
+        """
+        moving = _moving(model, tuple(only))
+        optimizer = self.task.optimizer(moving.values(), self.hyper)
+        scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
+        bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
+        steps = _Steps(self, list(moving.values()), optimizer, Hooks(*bound) if hooks else None)
+        model.train()
+        for batch in batches:
+            with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
+                mean = loss(model, batch) if loss else self.task.loss(*self.task.forward(model, batch))
+            steps.take(mean)
+            if scheduler is not None:
+                scheduler.step()
+        sums = {"loss": ratio(steps.loss_sum, steps.tried)} if steps.tried else {}
+        delta = self.layout.read(model).sub_(self.anchor)
+        return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
+
+
+class _Steps:
+    """The optimiser's steps: unscale, correct the gradient, clip, step, correct the parameter."""
+
+    def __init__(
+        self, trainer: Trainer, parameters: list[nn.Parameter], optimizer: Optimizer, hooks: Hooks | None
+    ) -> None:
+        self.parameters, self.optimizer, self.hooks = parameters, optimizer, hooks
+        self.dtype = PRECISIONS.get(trainer.hyper["precision"])
+        self.scaler = torch.amp.GradScaler(trainer.device.type, enabled=self.dtype is torch.float16)
+        self.clip_norm = trainer.hyper["clip_norm"]
+        self.taken, self.tried, self.lr_sum = 0, 0, 0.0
+        self.loss_sum = torch.zeros((), device=trainer.device)
+
+    def take(self, loss: Tensor) -> None:
+        """One step from a batch's mean loss."""
+        if loss.dim():
+            raise UserError(f"task: the loss must be one number, the batch's mean; its shape is {tuple(loss.shape)}")
+        grads = torch.autograd.grad(self.scaler.scale(loss), self.parameters, allow_unused=True)
+        for p, grad in zip(self.parameters, grads, strict=True):
+            p.grad = grad
+        self.scaler.unscale_(self.optimizer)
+        if self.hooks is not None and self.hooks.corrects:
+            self.hooks.correct()
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        lr, scale = float(self.optimizer.param_groups[0]["lr"]), self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.tried += 1
+        self.loss_sum += loss.detach()
+        if self.scaler.get_scale() < scale:
+            return  # infinite gradients under float16: the scaler left the step out
+        self.taken, self.lr_sum = self.taken + 1, self.lr_sum + lr
+        if self.hooks is not None and self.hooks.follows:
+            self.hooks.follow()
+
+
+def _moving(model: nn.Module, only: tuple[str, ...]) -> dict[str, nn.Parameter]:
+    named = {n: p for n, p in model.named_parameters() if any(fnmatch.fnmatchcase(n, o) for o in only)}
+    moving = {n: p for n, p in named.items() if p.requires_grad}
+    if not moving:
+        raise UserError(f"task: the model has no parameter to train (names {', '.join(only)} with requires_grad)")
+    return moving

@@ -1,0 +1,24 @@
+"""Files that are whole or not there, whatever happens."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Writes a file under a temporary name, syncs it to disk, and only then gives it its name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names that were given or removed in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,46 @@
+"""Randomness of a simulation: every draw has a seed of its own, derived from the run's seed and what the draw is for.
+
+No draw depends on what was drawn before it, so neither the order of sites nor the number of workers changes a bit.
+Deployed noise, rounding coins and masks never come from here.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """A seed of 63 bits for one purpose, e.g. `derive(7, round, site, "batches")`: SHA-256 of all of it."""
+    text = json.dumps([seed, *purpose], separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def torch_generator(seed: int, *purpose: str | int) -> torch.Generator:
+    """A CPU generator of its own for one purpose."""
+    return torch.Generator().manual_seed(derive(seed, *purpose))
+
+
+def numpy_generator(seed: int, *purpose: str | int) -> np.random.Generator:
+    """A NumPy generator of its own for one purpose."""
+    return np.random.default_rng(derive(seed, *purpose))
+
+
+@contextmanager
+def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
+    """Seeds the global generators (torch's for dropout and initialisation, numpy's, Python's) and puts them back."""
+    one = derive(seed, *purpose)
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(one)
+        np.random.seed(one % 2**32)
+        random.seed(one)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)

@@ -1,0 +1,145 @@
+"""The sites of a round, as `run_round` sees them, and the sum that each kind of cohort fills."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hansa.layout import Layout
+from hansa.records import Aggregate, Part, Plan, Refusal, Reply
+from hansa.seeds import numpy_generator
+from privacy.fixed_point import FixedPointSum, Overflow, from_fixed, to_fixed
+from server.firewall import refusal
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a round counts."""
+
+    quorum: int  # sites
+
+
+class Cohort(Protocol):
+    """Sites that may be asked: an engine in simulation, connections in deployment."""
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """All sites of the federation."""
+        ...
+
+    def ask(self, plan: Plan, sites: Sequence[str]) -> None:
+        """Gives the plan to some sites."""
+        ...
+
+    def collect(self, rule: Rule) -> Aggregate:
+        """Waits for the answers and adds them up."""
+        ...
+
+
+def draw(sites: Iterable[str], number: int, seed: int, round: int) -> list[str]:
+    """The sites asked in a round: drawn without replacement, by the run's seed, whatever the order they come in."""
+    known = sorted(sites)
+    chosen = numpy_generator(seed, round, "cohort").choice(len(known), min(number, len(known)), replace=False)
+    return [known[i] for i in sorted(chosen)]
+
+
+class Collector:
+    """Adds up the answers to one plan as they arrive; the order of arrival changes nothing.
+
+    Args:
+        plan: that was asked.
+        asked: the sites that got it.
+        parts: the vectors of a train plan's uploads, as the strategy declares them.
+        layout: of the shared model.
+        federation: the number of all sites.
+    """
+
+    def __init__(
+        self, plan: Plan, asked: Sequence[str], parts: Mapping[str, Part], layout: Layout, federation: int
+    ) -> None:
+        self.plan, self.asked, self.layout, self.federation = plan, tuple(asked), layout, federation
+        self.parts = parts if plan.kind == "train" else {}
+        self.totals = {n: FixedPointSum(p.size, p.weight, len(self.asked)) for n, p in self.parts.items()}
+        self.counters: Tensor | None = None
+        self.examples: dict[str, int] = {}  # of the sites that took part
+        self.memory: dict[str, str] = {}
+        self.dropped: dict[str, str] = {}
+        self.metrics: dict[str, dict[str, Tensor]] = {}  # name -> site -> sums in fixed point
+        self.warnings: list[str] = []
+
+    def add(self, answer: Reply | Refusal) -> None:
+        """One site's answer, checked and added, or its reason for taking no part."""
+        reason = answer.reason if isinstance(answer, Refusal) else self._add(answer)
+        if reason is not None:
+            self.dropped[answer.site] = reason
+
+    def _add(self, reply: Reply) -> str | None:
+        if reply.site in self.examples:
+            return "answered twice"
+        if self.plan.kind == "train":
+            if reason := refusal(reply, self.parts, self.layout):
+                return reason
+            if not reply.examples:
+                return "no training rows"
+            try:
+                self._add_vectors(reply)
+            except Overflow as error:
+                return str(error)
+        self.examples[reply.site] = reply.examples
+        if reply.memory is not None:
+            self.memory[reply.site] = reply.memory
+        self._add_metrics(reply)
+        return None
+
+    def _add_vectors(self, reply: Reply) -> None:
+        weights = {n: reply.examples if part.weight == "examples" else 1 for n, part in self.parts.items()}
+        for name, total in self.totals.items():
+            total.check(reply.upload[name], weights[name])
+        for name, total in self.totals.items():
+            total.add(reply.upload[name], weights[name])
+        assert reply.counters is not None  # the firewall has seen to it
+        mine = self.counters
+        self.counters = reply.counters.clone() if mine is None else torch.maximum(mine, reply.counters)
+
+    def _add_metrics(self, reply: Reply) -> None:
+        for name, sums in reply.sums.items():
+            try:
+                self.metrics.setdefault(name, {})[reply.site] = to_fixed(sums, len(self.asked))
+            except Overflow as error:
+                self.warnings.append(f"{reply.site}: metric {name!r} is {error}; left out")
+
+    def aggregate(self, rule: Rule) -> Aggregate:
+        """Means and sums over the sites that took part; a round that does not count says why."""
+        sites = tuple(sorted(self.examples))
+        weight, void = sum(self.examples.values()), None
+        if len(sites) < rule.quorum:
+            void = f"{len(sites)} of {len(self.asked)} sites took part; the quorum is {rule.quorum}"
+        weights = {n: weight if part.weight == "examples" else len(sites) for n, part in self.parts.items()}
+        mean = {} if void else {n: total.mean(weights[n]) for n, total in self.totals.items()}
+        silent = {s: "no answer" for s in self.asked if s not in self.examples and s not in self.dropped}
+        return Aggregate(
+            mean=mean,
+            counters=self.counters,
+            sums=self._metric_sums(sites),
+            examples=weight,
+            share=len(sites) / self.federation,
+            sites=sites,
+            dropped={s: why for s, why in sorted((self.dropped | silent).items()) if s not in self.examples},
+            memory=self.memory,
+            warnings=tuple(sorted(self.warnings)),
+            void=void,
+        )
+
+    def _metric_sums(self, sites: tuple[str, ...]) -> dict[str, Tensor]:
+        sums = {}
+        for name, by_site in sorted(self.metrics.items()):
+            shapes = {tuple(one.shape) for one in by_site.values()}
+            if len(shapes) > 1:
+                self.warnings.append(f"metric {name!r} has shapes {sorted(shapes)} at different sites; left out")
+            elif by_site:
+                sums[name] = from_fixed(torch.stack(list(by_site.values())).sum(0))
+                if missing := sorted(set(sites) - set(by_site)):
+                    self.warnings.append(f"metric {name!r} is missing from {', '.join(missing)}")
+        return sums

@@ -1,0 +1,144 @@
+"""A run: rounds until the model is done, checkpointed so that it can be killed at any time."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hansa.errors import RunFailed, UserError
+from hansa.metrics import value, values
+from hansa.records import Aggregate, Plan, ServerState
+from server.checkpoint import Best, Checkpoints, Progress
+from server.cohort import Cohort, Rule, draw
+from server.config import RoundsTable, count
+from server.events import Event, Note, RoundEnded, RoundStarted, Scored, Values
+from server.rounds import run_round
+from strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the chosen model, and the round after which it stood."""
+
+    state: ServerState
+    round: int
+    early: bool  # stopped by [rounds] patience
+
+
+@dataclass
+class Run:
+    """The course of one run.
+
+    Args:
+        name: the run's id.
+        seed: from which cohorts and, in simulation, all other draws come.
+        rounds: [rounds].
+        hyper: the hyper-parameters of a round.
+        strategy: the algorithm.
+        cohort: the sites.
+        checkpoints: where rounds are committed; best models live there too.
+        tell: gets every event.
+        score: of a state on the task's server data, if it has any.
+    """
+
+    name: str
+    seed: int
+    rounds: RoundsTable
+    hyper: Callable[[int], Mapping[str, Any]]
+    strategy: Strategy
+    cohort: Cohort
+    checkpoints: Checkpoints
+    tell: Callable[[Event], None]
+    score: Callable[[ServerState], Values] | None = None
+
+    def go(self, state: ServerState, progress: Progress) -> Outcome:
+        """Runs from a state to the end: the rounds that are left, the choice of the model, its test.
+
+        Raises:
+            RunFailed: `max_void` rounds in a row did not count; the model so far is in the checkpoint.
+            UserError: the model is to be chosen by validation and the sites have none.
+        """
+        while progress.round < self.rounds.rounds and not self._stale(progress):
+            state, progress = self._train(state, progress)
+        early = self._stale(progress)
+        progress = self._judge_last(state, progress)
+        chosen, at = state, progress.round
+        if self.rounds.keep == "best" and progress.best is not None:
+            chosen, at = self.checkpoints.load_best(), progress.best.round
+        self._ask(chosen, progress, at + 1, "evaluate", "test", self.cohort.sites)
+        return Outcome(chosen, at, early)
+
+    def _train(self, state: ServerState, progress: Progress) -> tuple[ServerState, Progress]:
+        number = progress.round + 1
+        asked = draw(self.cohort.sites, count(self.rounds.sites_per_round, len(self.cohort.sites)), self.seed, number)
+        after, aggregate = self._ask(state, progress, number, "train", "valid", asked)
+        progress = self._judge(state, progress, aggregate)
+        void = progress.void_in_a_row + 1 if aggregate.void else 0
+        memory = progress.memory if aggregate.void else {**progress.memory, **aggregate.memory}
+        progress = replace(progress, round=number, void_in_a_row=void, memory=memory)
+        if self.score is not None:
+            self.tell(Scored(number, "server", "all", self.score(after)))
+        self.checkpoints.save(after, progress)
+        if void > self.rounds.max_void:
+            raise RunFailed(f"{void} rounds in a row did not count; the last: {aggregate.void}")
+        return after, progress
+
+    def _ask(
+        self,
+        state: ServerState,
+        progress: Progress,
+        number: int,
+        kind: Literal["train", "evaluate"],
+        split: Literal["valid", "test"],
+        asked: Sequence[str],
+    ) -> tuple[ServerState, Aggregate]:
+        hyper = {**self.hyper(number), **self.strategy.hyper(number)}
+        sent = self.strategy.broadcast(state)
+        plan = Plan(self.name, self.seed, number, kind, split, sent, hyper, progress.memory)
+        self.tell(RoundStarted(plan, tuple(asked)))
+        quorum = count(self.rounds.quorum, len(asked)) if kind == "train" else 1
+        began = time.monotonic()
+        state, aggregate = run_round(state, self.strategy, plan, self.cohort, asked, Rule(quorum))
+        self.tell(RoundEnded(plan, tuple(asked), aggregate, time.monotonic() - began))
+        self._report(plan, aggregate)
+        return state, aggregate
+
+    def _report(self, plan: Plan, aggregate: Aggregate) -> None:
+        if aggregate.void and plan.kind == "train":
+            self.tell(Note(plan.round, "warning", f"round {plan.round} does not count: {aggregate.void}"))
+        if plan.kind == "train":
+            for site, reason in aggregate.dropped.items():
+                self.tell(Note(plan.round, "warning", f"{site} took no part: {reason}"))
+        for warning in aggregate.warnings:
+            self.tell(Note(plan.round, "warning", warning))
+        for split, shift in (("train", 0), (plan.split, 1)):
+            sums = {n.split("/", 1)[1]: s for n, s in aggregate.sums.items() if n.startswith(f"{split}/")}
+            if sums:
+                self.tell(Scored(plan.round - shift, split, "all", values(sums)))  # type: ignore[arg-type]
+
+    def _judge(self, state: ServerState, progress: Progress, aggregate: Aggregate) -> Progress:
+        """Whether the model that the sites have just scored on validation rows is the best so far."""
+        if not self.rounds.chooses or not aggregate.sites:
+            return progress
+        monitored = aggregate.sums.get(f"valid/{self.rounds.monitor}")
+        now = None if monitored is None else value(monitored)
+        if now is None:
+            names = ", ".join(n.removeprefix("valid/") for n in aggregate.sums if n.startswith("valid/"))
+            where = (
+                f"{self.rounds.monitor!r} is not among the validation metrics" if names else "there is no validation"
+            )
+            raise UserError(f'[rounds] monitor: {where}; choose one of {names or "none, with keep = "}"last"')
+        best, sign = progress.best, 1 if self.rounds.upwards else -1
+        if not math.isfinite(now) or (best is not None and sign * now <= sign * best.value):
+            return replace(progress, since_best=progress.since_best + 1)
+        self.checkpoints.save_best(state)
+        return replace(progress, best=Best(progress.round, now), since_best=0)
+
+    def _stale(self, progress: Progress) -> bool:
+        return self.rounds.patience is not None and progress.since_best >= self.rounds.patience
+
+    def _judge_last(self, state: ServerState, progress: Progress) -> Progress:
+        """Scores the last round's model, which no further round does."""
+        _, aggregate = self._ask(state, progress, progress.round + 1, "evaluate", "valid", self.cohort.sites)
+        return progress if aggregate.void else self._judge(state, progress, aggregate)

@@ -1,0 +1,142 @@
+"""The interface of a federated algorithm: both halves of it in one object, state in and state out.
+
+P = shared floats, N = those of parameters, which come first in a vector.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hansa.errors import UserError
+from hansa.records import Broadcast, LocalRun, Part, ServerState, Upload, Vectors
+from hansa.task import Task
+
+ANY: tuple[type[Optimizer], ...] = (Optimizer,)
+Memory = Mapping[str, Tensor]  # what a site keeps for itself between rounds, by name
+
+
+@dataclass(frozen=True)
+class Step:
+    """The local optimiser as an elementwise hook sees it."""
+
+    lr: float
+    momentum: float
+
+
+class Local(Protocol):
+    """What `local_update` may use at the site."""
+
+    task: Task
+    anchor: Tensor  # [P], the round's global vector
+    shared: Vectors
+    memory: Memory
+    hyper: Mapping[str, Any]
+
+    def fit(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        *,
+        loss: Callable[[nn.Module, Any], Tensor] | None = None,
+        only: Iterable[str] = ("*",),
+        hooks: bool = True,
+    ) -> LocalRun:
+        """Trains the model in place over the batches and tells what was done.
+
+        Args:
+            model: holds the start, and the result afterwards.
+            batches: what is trained on; iterating it once is one round's local work.
+            loss: of the model and a batch, in place of the task's.
+            only: patterns of the names of the parameters that move; the others stay.
+            hooks: whether the strategy's elementwise hooks act.
+        """
+        ...
+
+    def vector(self, model: nn.Module) -> Tensor:
+        """The model's shared floats, [P]."""
+        ...
+
+    def load(self, vector: Tensor, model: nn.Module) -> None:
+        """Puts a vector [P] into the model."""
+        ...
+
+
+class Strategy(BaseModel):
+    """A federated algorithm. Its fields are the keys of [strategy]; the defaults are FedAvg's.
+
+    Elementwise hooks (`correct_grad`, `after_step`) see one tensor at a time: a parameter with its parts of the
+    anchor, of the shared vectors and of the site's memory. They must not look at other tensors, so that they act
+    alike after an all-reduce, on shards, and under `torch.func.vmap`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    optimizers: ClassVar[tuple[type[Optimizer], ...]] = ANY  # local optimisers for which the algorithm is valid
+    local: tuple[str, ...] = ()  # name patterns of tensors that each site keeps to itself
+
+    # the server half
+
+    def start(self, params: Tensor, counters: Tensor, n_parameters: int) -> ServerState:
+        """The state before the first round, from the initial model."""
+        return ServerState(params, counters)
+
+    def parts(self, size: int, n_parameters: int) -> Mapping[str, Part]:
+        """The vectors of an upload, by name: their lengths and weights. `size` is P, `n_parameters` N."""
+        return {"delta": Part(size, "examples")}
+
+    def broadcast(self, state: ServerState) -> Broadcast:
+        """What the sites get at the start of a round."""
+        return Broadcast(state.params, state.counters, state.shared)
+
+    def hyper(self, round: int) -> Mapping[str, Any]:
+        """Hyper-parameters of a round (from 1) that replace [training]'s; they are recorded."""
+        return {}
+
+    def step(self, state: ServerState, mean: Vectors, share: float) -> ServerState:
+        """The next state, from the mean of each part of the uploads and the share of all sites that took part."""
+        return ServerState(state.params + mean["delta"], state.counters, state.shared)
+
+    # the client half
+
+    def beside(self, optimizer: Optimizer) -> Self:
+        """This strategy as it acts beside a local optimiser.
+
+        Raises:
+            UserError: the algorithm is not valid with it.
+        """
+        if not isinstance(optimizer, self.optimizers):
+            names = ", ".join(kind.__name__ for kind in self.optimizers)
+            raise UserError(
+                f"[strategy] {type(self).__name__}: not valid with {type(optimizer).__name__}; it needs {names}"
+            )
+        return self
+
+    def correct_grad(
+        self, grad: Tensor, w: Tensor, anchor: Tensor, shared: Vectors, memory: Memory, step: Step
+    ) -> Tensor:
+        """The gradient that the optimiser gets."""
+        return grad
+
+    def after_step(self, w: Tensor, anchor: Tensor, shared: Vectors, memory: Memory, step: Step) -> Tensor:
+        """The parameter after the optimiser's step."""
+        return w
+
+    def local_update(self, model: nn.Module, batches: Iterable[Any], ctx: Local) -> tuple[LocalRun, Memory]:
+        """The site's work in a round, and the memory that it stages: one pass with the elementwise hooks.
+
+        An algorithm that overrides this is free in what it does; the plain loop and deployed sites run it, engines
+        that train many sites at once refuse it.
+        """
+        return ctx.fit(model, batches), ctx.memory
+
+    def finish(self, run: LocalRun, shared: Vectors, memory: Memory) -> tuple[Upload, Memory]:
+        """The upload, and the memory that is staged until the round is committed with this site in it."""
+        return {"delta": run.delta}, memory
+
+    def personal(self, params: Tensor, memory: Memory) -> Tensor | None:
+        """The site's own model [P], where the algorithm has one beside the shared model: scored beside it."""
+        return None
