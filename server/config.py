@@ -6,7 +6,10 @@ from pydantic import Field, model_validator
 
 from hansa.tables import Table
 
-Some = Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, le=1)]  # a number, or a share of 1
+Some = Annotated[
+    Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, le=1)],
+    Field(description="a number of sites (1, 2, ...) or a share of them (above 0.0, up to 1.0)"),
+]
 
 
 class RoundsTable(Table):

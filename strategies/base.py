@@ -3,17 +3,21 @@
 P = shared floats, N = those of parameters, which come first in a vector.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hansa.errors import UserError
 from hansa.records import Broadcast, LocalRun, Part, ServerState, Upload, Vectors
+from hansa.tables import Table, named
 from hansa.task import Task
+
+if TYPE_CHECKING:
+    from hansa.config import Config
 
 ANY: tuple[type[Optimizer], ...] = (Optimizer,)
 Memory = Mapping[str, Tensor]  # what a site keeps for itself between rounds, by name
@@ -65,7 +69,7 @@ class Local(Protocol):
         ...
 
 
-class Strategy(BaseModel):
+class Strategy(Table):
     """A federated algorithm. Its fields are the keys of [strategy]; the defaults are FedAvg's.
 
     Elementwise hooks (`correct_grad`, `after_step`) see one tensor at a time: a parameter with its parts of the
@@ -73,10 +77,19 @@ class Strategy(BaseModel):
     alike after an all-reduce, on shards, and under `torch.func.vmap`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
     optimizers: ClassVar[tuple[type[Optimizer], ...]] = ANY  # local optimisers for which the algorithm is valid
     local: tuple[str, ...] = ()  # name patterns of tensors that each site keeps to itself
+
+    def check(self, config: "Config") -> Iterator[str]:
+        """What is wrong with the strategy in view of [training]: an optimiser for which it is not valid."""
+        try:
+            optimizer = Task().optimizer([nn.Parameter(torch.zeros(1))], config["training"].hyper(1))
+        except UserError:
+            return  # a name that only the user's task knows: the sites will see
+        try:
+            self.beside(optimizer)
+        except UserError as error:
+            yield f"{error}; change [training] optimizer"
 
     # the server half
 
@@ -140,3 +153,6 @@ class Strategy(BaseModel):
     def personal(self, params: Tensor, memory: Memory) -> Tensor | None:
         """The site's own model [P], where the algorithm has one beside the shared model: scored beside it."""
         return None
+
+
+StrategyTable = Annotated[Strategy, named("strategies", Strategy, default="fedavg")]  # [strategy]

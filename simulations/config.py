@@ -1,0 +1,75 @@
+"""[simulation]: the sites of a simulated federation, their data, and where it computes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from clients.config import TrainingTable
+from clients.datatable import SOURCES, DataTable
+from hansa.tables import Table, named
+from simulations.datasets.base import FederatedDataset
+from simulations.partition import PartitionTable
+
+if TYPE_CHECKING:
+    from hansa.config import Config
+
+SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+
+
+class Stragglers(Table):
+    """[simulation] stragglers: sites that get through a part of their local work only, drawn anew each round."""
+
+    fraction: Annotated[float, Field(ge=0, le=1)]  # of the sites asked
+    keep: bool = False  # their partial work counts; else they are dropped
+
+
+class SimulationTable(Table):
+    """[simulation]: which sites there are, whence their data, how the simulation runs."""
+
+    engine: Literal["loop"] = "loop"  # one site after another
+    sites: Annotated[int, Field(ge=1)] | Annotated[tuple[SiteName, ...], Field(min_length=1)] | None = Field(
+        default=None, description='a number of sites, at least 1, or a list of names such as ["boston", "lyon"]'
+    )  # where neither a dataset nor a partition tells
+    dataset: Annotated[FederatedDataset, named("datasets", FederatedDataset)] | None = None
+    partition: PartitionTable | None = None  # deals the dataset's pooled rows, those of [data], or the task's
+    stragglers: Stragglers | None = None
+    device: Annotated[
+        str,
+        Field(
+            pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description='"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'
+        ),
+    ] = "auto"
+    threads: Annotated[int, Field(ge=1)] = 1  # of torch; results repeat for the same number
+    runs: Annotated[str, Field(min_length=1)] = "runs"  # folder of the run store, relative to federation.toml
+
+    @model_validator(mode="after")
+    def _sites_once(self) -> Self:
+        if self.sites is not None and self.partition is not None:
+            raise ValueError("sites: the partition makes the sites; remove it here")
+        if self.sites is not None and self.dataset is not None:
+            raise ValueError("sites: the dataset has sites of its own; remove it, or write a partition")
+        if not isinstance(self.sites, tuple):
+            return self
+        twice = [name for name, count in Counter(self.sites).items() if count > 1]
+        if twice:
+            raise ValueError(f'sites: "{twice[0]}" stands twice; remove one')
+        return self
+
+    def check(self, config: "Config") -> Iterator[str]:
+        """What is wrong in view of [data] and [training]."""
+        if "data" in config:
+            yield from self._against_data(config.table("data", DataTable))
+        work = config.table("training", TrainingTable)
+        if self.stragglers and self.stragglers.keep and (work.steps or work.epochs or 1) == 1:
+            yield "stragglers: keep has no effect with one epoch or step a round; set [training] epochs to 2 or more"
+
+    def _against_data(self, data: DataTable) -> Iterator[str]:
+        by_site = any("{site}" in str(getattr(data, name)) for name in SOURCES) or ":site" in (data.query or "")
+        if self.dataset is not None:
+            yield "dataset: [data] says where the rows are as well; keep one of them"
+        elif self.partition is not None and by_site:
+            yield "partition: it deals rows of one source, but [data] has one for each {site}; keep one of them"
+        elif self.sites is not None and not by_site:
+            yield "sites: all would have the same rows; write {site} in the path of [data], or a partition"
