@@ -1,0 +1,170 @@
+"""A federation on this machine: its sites made, its run started or resumed, its results gathered."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_model
+
+from clients.config import TrainingTable
+from clients.memory import MemoryOnDisk
+from clients.site import SiteHalf, Workbench
+from hansa.errors import RunFailed, UserError
+from hansa.evaluate import evaluate
+from hansa.metrics import Sums, values
+from hansa.records import Plan, Reply, ServerState
+from hansa.task import Site, Source, Task
+from server.checkpoint import Checkpoints, Progress, RunLock
+from server.config import RoundsTable
+from server.events import Event, Listener, Scored, Values
+from server.run import Outcome, Run
+from server.store import FILE, State, Store
+from simulations.config import Stragglers
+from simulations.device import choose_device, hardware, using_threads
+from simulations.engine import LoopEngine
+from simulations.history import History
+from simulations.recorder import Recorder
+from strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What is simulated."""
+
+    task: Task
+    strategy: Strategy
+    sources: Mapping[str, Source | None]  # site -> its data; None: the task finds them
+    training: TrainingTable
+    rounds: RoundsTable
+    stragglers: Stragglers | None = None
+    seed: int = 0
+    device: str = "auto"
+    threads: int = 1
+    text: str = field(default="", repr=False)  # federation.toml, if there is one
+    name: str = "simulation"
+
+    def run(self, runs: Path, run: str, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> History:
+        """Runs it, or goes on with it, in `runs/run`; the run store is in `runs`.
+
+        Raises:
+            UserError: bad input or data; a run to resume that is complete, unknown, or was started otherwise.
+            RunFailed: too many rounds in a row did not count.
+        """
+        device = choose_device(self.device)
+        store, folder = Store(runs / FILE), runs / run
+        folder.mkdir(parents=True, exist_ok=True)
+        with RunLock(folder), using_threads(self.threads):
+            checkpoints = Checkpoints(folder / "checkpoints")
+            start = checkpoints.load() if resume else None
+            self._enter(store, run, device, None if not resume else start[1].round if start else 0)
+            with _ending(store, run) as ended:
+                simulation = Simulation(self, folder, device, [Recorder(store, run), *listeners])
+                outcome = simulation.go(run, checkpoints, start)
+                ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
+            return simulation.history(run, outcome, store)
+
+    def _enter(self, store: Store, run: str, device: torch.device, resumed_from: int | None) -> None:
+        """Enters a new run, or reopens one that was started in the same way."""
+        config = self.text or self._as_json()
+        if resumed_from is None:
+            facts = {"seed": self.seed, "threads": self.threads}
+            store.create(run, name=self.name, config=config, engine="loop", hardware=hardware(device), **facts)
+            return
+        was, now = store.entry(run), {"config": config, "seed": self.seed, "threads": self.threads}
+        for key, value in {**now, "hardware": hardware(device)}.items():
+            if was[key] != value:
+                mend = "resume it as it was started, or start a new run"
+                raise UserError(f"run {run!r}: {key} is not what it was when the run was started; {mend}")
+        store.reopen(run, resumed_from)
+
+    def _as_json(self) -> str:
+        tables = {"strategy": self.strategy, "training": self.training, "rounds": self.rounds}
+        if self.stragglers is not None:
+            tables["stragglers"] = self.stragglers
+        kinds = {"task": type(self.task).__qualname__, "strategy_class": type(self.strategy).__qualname__}
+        return json.dumps(kinds | {key: table.model_dump() for key, table in tables.items()})
+
+
+class Simulation:
+    """One run at work."""
+
+    def __init__(self, what: Federation, folder: Path, device: torch.device, listeners: Sequence[Listener]) -> None:
+        self.what, self.folder, self.listeners = what, folder, listeners
+        self.bench = Workbench(what.task, what.strategy, what.seed, device)
+        self.test: dict[str, Sums] = {}
+        self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
+        if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
+            mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
+            raise UserError(f"[rounds]: no validation rows to choose the model by; {mend}")
+
+    def go(self, run: str, checkpoints: Checkpoints, start: tuple[ServerState, Progress] | None) -> Outcome:
+        """Runs from a checkpoint, or from the task's initial model."""
+        layout, strategy, what = self.bench.shared, self.what.strategy, self.what
+        parts = strategy.parts(layout.size, layout.n_parameters)
+        engine = LoopEngine(self.halves, parts, layout, what.stragglers, self._site_report)
+        if start is None:
+            start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
+        rows = what.task.server_data()
+        score = None if rows is None else self._score_at_server
+        one = Run(run, what.seed, what.rounds, what.training.hyper, strategy, engine, checkpoints, self.tell, score)
+        return one.go(*start)
+
+    def tell(self, event: Event) -> None:
+        """Gives an event to every listener."""
+        for listener in self.listeners:
+            listener(event)
+
+    def history(self, run: str, outcome: Outcome, store: Store) -> History:
+        """The results; the run's folder gets the chosen model and all metrics."""
+        frame = store.frame(run)
+        history = History(run, outcome.state, outcome.round, outcome.early, self.bench, self.test, frame)
+        store.export(run, self.folder)
+        save_model(history.model(), str(self.folder / "model.safetensors"))
+        return history
+
+    def _half(self, name: str, source: Source | None) -> SiteHalf:
+        what, memory = self.what, MemoryOnDisk(self.folder / "memory" / name)
+        site = Site(name, what.seed, source)
+        return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.training.num_workers)
+
+    def _site_report(self, plan: Plan, reply: Reply) -> None:
+        """A site's own numbers, which in deployment stay in the site's own report."""
+        if plan.kind == "evaluate" and plan.split == "test":
+            self.test[reply.site] = {name.removeprefix("test/"): one for name, one in reply.sums.items()}
+        for split, at in (("train", plan.round), (plan.split, plan.round - 1)):
+            sums = {n.removeprefix(f"{split}/"): s for n, s in reply.sums.items() if n.startswith(f"{split}/")}
+            if sums:
+                self.tell(Scored(at, split, reply.site, values(sums)))  # type: ignore[arg-type]
+
+    def _score_at_server(self, state: ServerState) -> Values:
+        bench, rows = self.bench, self.what.task.server_data()
+        assert rows is not None
+        bench.shared.write(state.params, bench.model)
+        bench.shared.write_counters(state.counters, bench.model)
+        return values(evaluate(self.what.task, bench.model, rows, 256, bench.device))
+
+
+@dataclass
+class _End:
+    state: State = State.CRASHED
+
+
+@contextmanager
+def _ending(store: Store, run: str) -> Iterator[_End]:
+    """Gives the run its one terminal state, whatever happens."""
+    end = _End()
+    try:
+        yield end
+    except KeyboardInterrupt:
+        store.end(run, State.INTERRUPTED, "Ctrl-C")
+        raise
+    except (UserError, RunFailed) as error:
+        store.end(run, State.FAILED, str(error))
+        raise
+    except BaseException as error:
+        store.end(run, State.CRASHED, f"{type(error).__name__}: {error}")
+        raise
+    store.end(run, end.state)

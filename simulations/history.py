@@ -1,0 +1,41 @@
+"""What a simulation leaves: the chosen model and all that was measured."""
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+from torch import nn
+
+from clients.site import Workbench
+from hansa.metrics import Sums
+from hansa.records import ServerState
+
+
+@dataclass(frozen=True)
+class History:
+    """A run's results."""
+
+    run: str
+    state: ServerState = field(repr=False)  # of the chosen model
+    round: int  # after which the chosen model stood
+    early: bool  # stopped by [rounds] patience
+    bench: Workbench = field(repr=False)
+    test: dict[str, Sums] = field(repr=False)  # site -> metric sums on its test rows
+    table: pd.DataFrame = field(repr=False)
+
+    def frame(self) -> pd.DataFrame:
+        """All metrics: columns round, split, scope ("all" or a site), name, value.
+
+        `round` is the round after which the scored model stood; 0 is the initial model.
+        """
+        return self.table.copy()
+
+    def curve(self, name: str, split: str = "valid", scope: str = "all") -> "pd.Series[float]":
+        """One metric over the rounds, e.g. `history.curve("accuracy")`."""
+        one = self.table.query("name == @name and split == @split and scope == @scope")
+        return one.set_index("round")["value"].sort_index()
+
+    def model(self) -> nn.Module:
+        """The chosen shared model, in evaluation mode."""
+        self.bench.shared.write(self.state.params, self.bench.model)
+        self.bench.shared.write_counters(self.state.counters, self.bench.model)
+        return self.bench.model.eval()
