@@ -26,7 +26,6 @@ from hansa.files import write_atomically
 FILE = "hansa.sqlite"  # its name in the folder of runs
 FORMAT = 1  # SQLite's user_version
 
-Kind = Literal["train", "valid", "test"]  # a plan to train, or the rows on which a plan to evaluate scored
 Split = Literal["train", "valid", "test", "server"]
 Level = Literal["info", "warning", "error"]
 
@@ -50,7 +49,8 @@ class Round:
     """What came of one plan; numbers of sites unless said otherwise."""
 
     round: int  # from 1
-    kind: Kind
+    kind: Literal["train", "evaluate"]
+    split: Literal["valid", "test"]  # on which the plan scored the model that it brought
     seconds: float  # from the plan to the step
     asked: int
     took_part: int
@@ -94,6 +94,7 @@ _rounds = sa.Table(
     sa.Column("run", sa.ForeignKey(_runs.c.run), primary_key=True),
     sa.Column("round", sa.Integer, primary_key=True),
     sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("split", sa.Text, primary_key=True),
     sa.Column("seconds", sa.Float, nullable=False),
     sa.Column("asked", sa.Integer, nullable=False),  # sites
     sa.Column("took_part", sa.Integer, nullable=False),
@@ -173,8 +174,12 @@ class Store:
                 raise UserError(f"{self.path}: run {run!r} exists already; resume it, or start one under another id")
             db.execute(sa.insert(_runs).values(row))
 
-    def reopen(self, run: str) -> None:
+    def reopen(self, run: str, committed: int) -> None:
         """Sets a run going again, and tells it in the events. One that a killed process left running may be reopened.
+
+        Args:
+            run: the id.
+            committed: the round that it goes on from; what was entered about later ones is taken back.
 
         Raises:
             UserError: the run is complete.
@@ -183,9 +188,11 @@ class Store:
             was = self._state(db, run)
             if was in DONE:
                 raise UserError(f"run {run!r} is complete ({was}); nothing is left to resume, start a new run")
+            for table in (_rounds, _metrics):
+                db.execute(sa.delete(table).where(table.c.run == run, table.c.round > committed))
             db.execute(sa.update(_runs).filter_by(run=run).values(state=State.RUNNING, reason="", ended=None))
             found = "its process had been killed" if was is State.RUNNING else f"it was {was}"
-            db.execute(_event(run, "resume", f"resumed; {found}"))
+            db.execute(_event(run, "resume", f"resumed after round {committed}; {found}", committed))
 
     def end(self, run: str, state: State, reason: str = "") -> None:
         """Gives a run its terminal state.
@@ -203,16 +210,10 @@ class Store:
                 db.execute(_event(run, "end", f"{state}: {reason}" if reason else state, level=level))
 
     def round(self, run: str, row: Round, metrics: Iterable[Metric] = ()) -> None:
-        """Enters a round and the metrics that it brought; what stood in their places is replaced.
-
-        A round of training takes back all that was entered about it and about later rounds: where there is any, a
-        killed run had not committed them, and they are being done again.
-        """
+        """Enters a round and the metrics that it brought; what stood in their places is replaced."""
         with self._writing() as db:
-            if row.kind == "train":
-                for table in (_rounds, _metrics):
-                    db.execute(sa.delete(table).where(table.c.run == run, table.c.round >= row.round))
-            db.execute(sa.delete(_rounds).filter_by(run=run, round=row.round, kind=row.kind))
+            key = {"run": run, "round": row.round, "kind": row.kind, "split": row.split}
+            db.execute(sa.delete(_rounds).filter_by(**key))
             db.execute(sa.insert(_rounds).values(run=run, **asdict(row)))
             _insert(db, run, metrics)
 
@@ -226,7 +227,7 @@ class Store:
         with self._writing() as db:
             db.execute(_event(run, kind, text, round, level))
 
-    def facts(self, run: str) -> dict[str, Any]:
+    def entry(self, run: str) -> dict[str, Any]:
         """What `runs` says of one run: its state, and all that a resume must find as it was."""
         with self._reading() as db:
             self._state(db, run)
@@ -237,11 +238,11 @@ class Store:
         return self._frame(sa.select(_runs).order_by(_AGE))
 
     def rounds(self, run: str) -> pd.DataFrame:
-        """The rounds of a run by number, then as they were entered: the fields of `Round`."""
+        """The rounds of a run, in the order of their numbers: the fields of `Round`."""
         r = _rounds.c
         columns = [column for column in r if column.name != "run"]
         return self._frame(
-            sa.select(*columns).where(r.run == run).order_by(r.round, sa.literal_column("rounds.rowid")), run
+            sa.select(*columns).where(r.run == run).order_by(r.round, r.kind.desc(), r.split.desc()), run
         )
 
     def frame(self, run: str) -> pd.DataFrame:

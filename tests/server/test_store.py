@@ -27,7 +27,7 @@ def begin(store: Store, run: str = "r1") -> None:
 
 def train(number: int, **changes: object) -> Round:
     facts = {"seconds": 0.5, "asked": 3, "took_part": 3, "dropped": 0, "examples": 90}
-    return Round(number, "train", **{**facts, **changes})  # type: ignore[arg-type]
+    return Round(number, "train", "valid", **{**facts, **changes})  # type: ignore[arg-type]
 
 
 def loss(number: int, value: float | None, scope: str = "all") -> Metric:
@@ -39,10 +39,10 @@ TERMINAL = [state for state in State if state is not State.RUNNING]
 
 def test_a_run_is_entered_with_all_that_a_resume_must_find(store: Store) -> None:
     begin(store)
-    facts = store.facts("r1")
-    assert facts["state"] == State.RUNNING
-    assert (facts["seed"], facts["engine"], facts["threads"], facts["hardware"]) == (7, "loop", 2, "cpu")
-    assert facts["config_digest"] == hashlib.sha256(facts["config"].encode()).hexdigest()
+    entry = store.entry("r1")
+    assert entry["state"] == State.RUNNING
+    assert (entry["seed"], entry["engine"], entry["threads"], entry["hardware"]) == (7, "loop", 2, "cpu")
+    assert entry["config_digest"] == hashlib.sha256(entry["config"].encode()).hexdigest()
     with pytest.raises(UserError, match="exists already"):
         begin(store)
 
@@ -55,8 +55,8 @@ def test_a_run_has_one_terminal_state(store: Store, first: State) -> None:
     for second in set(State) - {first}:
         with pytest.raises(RuntimeError, match=f"is {first} and cannot become {second}"):
             store.end("r1", second)
-    assert (store.facts("r1")["state"], store.facts("r1")["reason"]) == (first, "because")
-    assert store.facts("r1")["ended"] >= store.facts("r1")["started"]
+    assert (store.entry("r1")["state"], store.entry("r1")["reason"]) == (first, "because")
+    assert store.entry("r1")["ended"] >= store.entry("r1")["started"]
     assert store.events("r1")["text"].tolist() == [f"{first}: because"]
 
 
@@ -70,11 +70,11 @@ def test_running_is_no_end(store: Store) -> None:
 def test_a_run_that_is_not_complete_is_reopened_and_may_end_anew(store: Store, state: State) -> None:
     begin(store)
     store.end("r1", state, "quorum")
-    store.reopen("r1")
-    assert (store.facts("r1")["state"], store.facts("r1")["ended"]) == (State.RUNNING, None)
-    assert store.events("r1")["text"].tolist()[-1] == f"resumed; it was {state}"
+    store.reopen("r1", 4)
+    assert (store.entry("r1")["state"], store.entry("r1")["ended"]) == (State.RUNNING, None)
+    assert store.events("r1")["text"].tolist()[-1] == f"resumed after round 4; it was {state}"
     store.end("r1", State.FINISHED)
-    assert store.facts("r1")["state"] == State.FINISHED
+    assert store.entry("r1")["state"] == State.FINISHED
 
 
 @pytest.mark.parametrize("state", [State.FINISHED, State.STOPPED_EARLY])
@@ -82,13 +82,13 @@ def test_a_complete_run_is_not_reopened(store: Store, state: State) -> None:
     begin(store)
     store.end("r1", state)
     with pytest.raises(UserError, match="nothing is left to resume"):
-        store.reopen("r1")
-    assert store.facts("r1")["state"] == state
+        store.reopen("r1", 4)
+    assert store.entry("r1")["state"] == state
 
 
 def test_a_run_that_a_killed_process_left_running_is_reopened(store: Store) -> None:
     begin(store)
-    store.reopen("r1")
+    store.reopen("r1", 0)
     assert "killed" in store.events("r1")["text"].tolist()[-1]
 
 
@@ -122,28 +122,22 @@ def test_a_metric_that_is_gone_when_it_is_entered_again_does_not_linger(store: S
     assert store.frame("r1")[["name", "value"]].to_numpy().tolist() == [["loss", 0.6]]
 
 
-def test_a_round_that_is_done_again_takes_back_what_was_entered_about_it_and_later_ones(store: Store) -> None:
-    """Killed after round 3, of which round 1 was committed: round 2, done again, is void and brings no metrics."""
+def test_reopening_takes_back_what_was_entered_about_rounds_that_were_not_committed(store: Store) -> None:
     begin(store)
     for number in (1, 2, 3):
-        store.round("r1", train(number), [Metric(number, "train", "all", "loss", 0.5), loss(number - 1, 0.5)])
-    store.reopen("r1")
-    store.round("r1", train(2, took_part=0, void="no site answered"))
-    assert store.rounds("r1")[["round", "took_part"]].to_numpy().tolist() == [[1, 3], [2, 0]]
-    assert store.frame("r1")[["round", "split"]].to_numpy().tolist() == [[0, "valid"], [1, "train"], [1, "valid"]]
+        store.round("r1", train(number), [loss(number, 0.1 * number)])
+    store.reopen("r1", 2)
+    assert store.rounds("r1")["round"].tolist() == [1, 2]
+    assert store.frame("r1")["round"].tolist() == [1, 2]
 
 
-def test_scoring_an_earlier_model_leaves_the_rounds_after_it(store: Store) -> None:
-    """The best model, of round 1, is scored by plans that bear the number 2, as the second round of training does."""
+def test_plans_of_one_number_that_differ_in_kind_or_split_stand_side_by_side(store: Store) -> None:
     begin(store)
-    for number in (1, 2, 3):
-        store.round("r1", train(number), [Metric(number, "train", "all", "loss", 0.5)])
     facts = {"seconds": 0.1, "asked": 3, "took_part": 3, "dropped": 0, "examples": 0}
-    for kind in ("valid", "test"):
-        store.round("r1", Round(2, kind, **facts), [Metric(1, kind, "all", "loss", 0.4)])  # type: ignore[arg-type]
-    stand = store.rounds("r1")[["round", "kind"]].to_numpy().tolist()
-    assert stand == [[1, "train"], [2, "train"], [2, "valid"], [2, "test"], [3, "train"]]
-    assert len(store.frame("r1")) == 5
+    rows = [train(2), Round(2, "evaluate", "valid", **facts), Round(2, "evaluate", "test", **facts)]  # type: ignore[arg-type]
+    for row in reversed(rows):
+        store.round("r1", row)
+    assert store.rounds("r1")[["kind", "split"]].to_numpy().tolist() == [[r.kind, r.split] for r in rows]
 
 
 def test_undefined_is_null_and_infinite_is_infinite(store: Store, tmp_path: Path) -> None:
@@ -185,8 +179,8 @@ def test_an_unknown_run_is_an_error_that_names_the_nearest(store: Store, tmp_pat
         lambda: store.frame("hart-1"),
         lambda: store.rounds("hart-1"),
         lambda: store.events("hart-1"),
-        lambda: store.facts("hart-1"),
-        lambda: store.reopen("hart-1"),
+        lambda: store.entry("hart-1"),
+        lambda: store.reopen("hart-1", 0),
         lambda: store.end("hart-1", State.FAILED),
         lambda: store.export("hart-1", tmp_path),
     ):
@@ -262,7 +256,7 @@ store.create(run, name="n", config="", seed=1, engine="loop", threads=1, hardwar
 print(flush=True)
 sys.stdin.readline()
 for n in range(1, 41):
-    store.round(run, Round(n, "train", 0.1, 3, 3, 0, 9), [Metric(n, "valid", "all", "loss", 1 / n)])
+    store.round(run, Round(n, "train", "valid", 0.1, 3, 3, 0, 9), [Metric(n, "valid", "all", "loss", 1 / n)])
     store.event(run, "note", f"round {n}", round=n)
 """
 
