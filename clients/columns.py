@@ -107,7 +107,7 @@ def is_late(sheet: Sheet, table: DataTable) -> Bools:
     _refuse_missing(sheet, name, "split goes by the column's dates; complete the row, or remove it")
     refuse(sheet, name, dates.isna(), "is no date; write dates as 2024-01-31")
     after = pd.Timestamp(str(table.split.after))
-    return np.asarray(dates >= (after.tz_localize("UTC") if after.tzinfo is None else after))
+    return np.array(dates >= (after.tz_localize("UTC") if after.tzinfo is None else after))
 
 
 def refuse(sheet: Sheet, name: str, bad: Any, reason: str, listed: Sequence[Label] = ()) -> None:

@@ -187,7 +187,7 @@ class DataTable(Table):
                 raise ValueError(f"{key}: {twice[0]!r} stands twice; remove one")
         empty = [column for column, values in self.categories.items() if not values]
         if empty:
-            raise ValueError(f"categories: {empty[0]} is empty; list its values")
+            raise ValueError(f"categories: {empty[0]!r} is empty; list its values")
         return self
 
     @property

@@ -145,14 +145,15 @@ def _read_sql(table: DataTable, text: str, base: Path, site: str) -> tuple[str, 
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
         with engine.connect() as connection:
-            frame = pd.read_sql_query(statement, connection, params=dict.fromkeys(parameters, site))
+            result = connection.execute(statement, dict.fromkeys(parameters, site))
+            names, rows = list(result.keys()), [tuple(row) for row in result]
     except ImportError as error:
         raise UserError(f"{where}: its driver is not installed ({_line(error)}); install it with pip") from None
     except (SQLAlchemyError, OSError, ValueError, TypeError) as error:
         reason = _without_secrets(_line(getattr(error, "orig", None) or error), url)
         raise UserError(f"{where}: the query failed ({reason}); correct sql or query") from None
-    _check_unique(where, [str(name) for name in frame.columns])
-    return where, frame
+    _check_unique(where, names)
+    return where, pd.DataFrame.from_records(rows, columns=names, coerce_float=True)
 
 
 def _url(text: str, base: Path, site: str) -> URL:
