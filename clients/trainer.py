@@ -50,6 +50,7 @@ class Trainer:
         *,
         loss: Loss | None = None,
         only: Iterable[str] = ("*",),
+        without: Iterable[str] = (),
         hooks: bool = True,
     ) -> LocalRun:
         """Trains in place over the batches; see `strategies.base.Local`.
@@ -58,7 +59,7 @@ class Trainer:
             UserError: no parameter to train, a strategy that is not valid with the optimiser, or a loss that is not
                 one number.
         """
-        moving = _moving(model, tuple(only))
+        moving = _moving(model, tuple(only), tuple(without))
         optimizer = self.task.optimizer(moving.values(), self.hyper)
         scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
         bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
@@ -112,9 +113,14 @@ class _Steps:
             self.hooks.follow()
 
 
-def _moving(model: nn.Module, only: tuple[str, ...]) -> dict[str, nn.Parameter]:
-    named = {n: p for n, p in model.named_parameters() if any(fnmatch.fnmatchcase(n, o) for o in only)}
+def _moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:
+    named = {n: p for n, p in model.named_parameters() if _matches(n, only) and not _matches(n, without)}
     moving = {n: p for n, p in named.items() if p.requires_grad}
     if not moving:
-        raise UserError(f"task: the model has no parameter to train (names {', '.join(only)} with requires_grad)")
+        names = f"names {', '.join(only)}" + (f" without {', '.join(without)}" if without else "")
+        raise UserError(f"task: the model has no parameter to train ({names}, with requires_grad)")
     return moving
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -47,6 +47,7 @@ class Local(Protocol):
         *,
         loss: Callable[[nn.Module, Any], Tensor] | None = None,
         only: Iterable[str] = ("*",),
+        without: Iterable[str] = (),
         hooks: bool = True,
     ) -> LocalRun:
         """Trains the model in place over the batches and tells what was done.
@@ -56,6 +57,7 @@ class Local(Protocol):
             batches: what is trained on; iterating it once is one round's local work.
             loss: of the model and a batch, in place of the task's.
             only: patterns of the names of the parameters that move; the others stay.
+            without: patterns of names that stay although `only` has them.
             hooks: whether the strategy's elementwise hooks act.
         """
         ...
