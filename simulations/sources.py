@@ -11,7 +11,7 @@ from pydantic import SkipValidation
 from hansa.errors import UserError
 from hansa.task import Dataset, Site, Source, Task
 from simulations.datasets.base import FederatedDataset, TrainTest, divide
-from simulations.partition import Partition
+from simulations.partition import Partition, numbered
 
 
 class TaskRows(FederatedDataset):
@@ -58,7 +58,7 @@ def sources(
         rows = TaskRows(train=task.train_data(whole), test=task.test_data(whole))
         dealt = divide(rows, partition, seed)
         return dealing(task, dealt), dealt
-    names = [f"site-{i + 1}" for i in range(sites)] if isinstance(sites, int) else list(sites or ())
+    names = list(numbered(sites)) if isinstance(sites, int) else list(sites or ())
     if not names:
         raise UserError("[simulation] sites: no sites; give their names or number, a dataset, or a partition")
     if len(set(names)) < len(names):

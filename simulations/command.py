@@ -1,0 +1,83 @@
+"""What `hansa simulate` does."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from hansa.config import load
+from hansa.errors import UserError
+from hansa.task import Site
+from server.store import FILE, Store
+from simulations.config import SimulationTable
+from simulations.configured import federation_of
+from simulations.federation import Federation
+from simulations.history import History
+from simulations.progress import ProgressBar
+from simulations.report import as_rich, comparison
+
+
+def simulate_file(path: Path, *, resume: bool, run: str | None, overrides: Sequence[str], dry_run: bool) -> None:
+    """Runs what a federation.toml describes, shows it as it goes, prints the test metrics.
+
+    Raises:
+        UserError: bad input; `hansa.cli` prints it.
+    """
+    config = load(path, overrides)
+    federation = federation_of(config)
+    console = Console()
+    if dry_run:
+        check(federation, console)
+        return
+    runs = config.folder / config.table("simulation", SimulationTable).runs
+    name = _which(runs, run) if resume else run or new_run(federation.name)
+    history = run_shown(federation, runs, name, resume=resume)
+    show(history, federation, console)
+    console.print(f"model and metrics: {runs / name}", highlight=False, soft_wrap=True)
+
+
+def run_shown(federation: Federation, runs: Path, run: str, *, resume: bool = False) -> History:
+    """A run with a progress bar, and what to do when it is interrupted."""
+    title = type(federation.strategy).__name__
+    try:
+        with ProgressBar(title, federation.rounds.rounds) as bar:
+            return federation.run(runs, run, resume=resume, listeners=[bar])
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"interrupted; go on with --resume --run {run}", highlight=False, soft_wrap=True)
+        raise
+
+
+def show(history: History, federation: Federation, console: Console) -> None:
+    """The test metrics of a run, by site and together."""
+    names = dict.fromkeys(name for sums in history.test.values() for name in sums if name != "loss")
+    if not names:
+        console.print("no test rows: the model was not tested")
+        return
+    frame = comparison({type(federation.strategy).__name__: history.test}, tuple(names))
+    for name in names:
+        console.print(as_rich(frame, name, f"test {name}, model of round {history.round}"))
+
+
+def check(federation: Federation, console: Console) -> None:
+    """A dry run: every site's rows are read and counted."""
+    for name, source in federation.sources.items():
+        site = Site(name, federation.seed, source)
+        train, test = federation.task.train_data(site), federation.task.test_data(site)
+        console.print(f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
+    console.print(f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
+
+
+def new_run(name: str) -> str:
+    """A new run's id: the federation's name, the time, and a few letters against clashes."""
+    return f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _which(runs: Path, run: str | None) -> str:
+    if not (runs / FILE).is_file():
+        raise UserError(f"{runs}: there are no runs yet, so nothing to resume; run without --resume")
+    found = run or Store(runs / FILE).latest()
+    if found is None:
+        raise UserError(f"{runs}: no run was interrupted, so nothing to resume; run without --resume")
+    return found
