@@ -27,11 +27,12 @@ def feature_names(sheet: Sheet, table: DataTable) -> Sequence[str]:
     return sorted(str(name) for name in sheet.frame.columns if name not in table.no_features)
 
 
-def mark_missing(sheet: Sheet, table: DataTable) -> Sheet:
-    """The sheet with the values of `na` emptied."""
+def mark_missing(sheet: Sheet, table: DataTable, names: Sequence[str]) -> Sheet:
+    """The sheet with the values of `na` emptied in the columns named."""
     if not table.na:
         return sheet
-    return Sheet(sheet.where, sheet.frame.mask(sheet.frame.apply(lambda column: _indices(column, table.na) >= 0)))
+    emptied = {name: sheet.frame[name].mask(_means_missing(sheet.frame[name], table.na)) for name in names}
+    return Sheet(sheet.where, sheet.frame.assign(**emptied))
 
 
 def features(sheet: Sheet, table: DataTable, names: Sequence[str]) -> Floats:
@@ -157,6 +158,12 @@ def _refuse_infinite(sheet: Sheet, name: str, values: Floats) -> None:
 def _to_numeric(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Numbers, NaN for what is none; times are none, though pandas would count their nanoseconds."""
     return pd.to_numeric(column.astype(str) if column.dtype.kind in "mM" else column, errors="coerce")
+
+
+def _means_missing(column: "pd.Series[Any]", na: Sequence[Label]) -> Bools:
+    if column.dtype.kind in "iuf":
+        return np.asarray(column.isin([one for one in map(_as_float, na) if one is not None]))
+    return np.asarray(_indices(column, na) >= 0)
 
 
 def _indices(column: "pd.Series[Any]", listed: Sequence[Label]) -> Integers:

@@ -81,7 +81,7 @@ class DataTable(Table):
     categories: Mapping[str, tuple[Label, ...]] = Field(
         default_factory=dict
     )  # column -> values: one-hot, in this order
-    na: tuple[Label, ...] = ()  # values that mean "missing", besides empty ones
+    na: tuple[Label, ...] = ()  # values of features that mean "missing", besides empty ones
     missing: Literal["error", "drop", "mean"] = "error"  # features without value: refuse, drop the row, training mean
     standardize: bool = False  # each column by the mean and deviation of the site's own training rows
     split: SplitTable = SplitTable()

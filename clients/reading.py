@@ -3,7 +3,6 @@
 import difflib
 import json
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,21 +96,19 @@ def _read_csv(table: DataTable, path: Path) -> pd.DataFrame:
     names = [name or spare for name, spare in zip(names, unnamed, strict=True)]
     empty = {name: [text for text in EMPTY if text not in table.labels(name)] for name in names}
     options = {"keep_default_na": False, "na_values": empty, "dtype": dict.fromkeys(_texts(table), str)}
-    frame = _csv(path, table.separator, header=0, names=names, index_col=False, low_memory=False, **options)
+    frame = _csv(path, table.separator, header=0, names=names, low_memory=False, **options)
+    if not frame.index.equals(pd.RangeIndex(len(frame))):  # pandas makes an index of values that have no name
+        raise UserError(f"{path}: rows have more values than the first row has names; correct the first row")
     return frame.drop(columns=unnamed, errors="ignore")
 
 
 def _csv(path: Path, separator: str, **options: Any) -> pd.DataFrame:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the first one
-            return pd.read_csv(path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, **options)  # type: ignore[no-any-return]
+        return pd.read_csv(path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, **options)  # type: ignore[no-any-return]
     except pd.errors.EmptyDataError:
         raise UserError(f"{path}: the file is empty; it needs a row of names and rows of values") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: this is not UTF-8 text; save the table as CSV in UTF-8") from None
-    except pd.errors.ParserWarning:
-        raise UserError(f"{path}: rows have more values than the first row has names; correct the first row") from None
     except (pd.errors.ParserError, OSError, ValueError) as error:
         raise UserError(f"{path}: this is no readable CSV ({_line(error)}); correct it or export it again") from None
 
@@ -159,7 +156,7 @@ def _read_sql(table: DataTable, text: str, base: Path, site: str) -> tuple[str, 
 def _url(text: str, base: Path, site: str) -> URL:
     """The URL, an SQLite file in it found from `base`; no error shows a part of it."""
     try:
-        url = make_url(text.replace("{site}", quote(site, safe="")))
+        url = make_url(text.replace("{site}", site))
         if "@" in (url.host or ""):
             raise ValueError
     except (ArgumentError, ValueError):

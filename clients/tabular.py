@@ -107,7 +107,7 @@ def encode(sheets: Sequence[Sheet], table: DataTable) -> Encoded:
         check_columns(sheet, [*names, *filter(None, (table.target, table.split.by, table.split.column))])
     if not names:
         raise UserError(f"{sheets[0].where}: no column is left as a feature; see target and ignore in [data]")
-    sheets = [columns.mark_missing(sheet, table) for sheet in sheets]
+    sheets = [columns.mark_missing(sheet, table, names) for sheet in sheets]
     test = np.repeat([False, True][: len(sheets)], [len(sheet.frame) for sheet in sheets])
     if table.split.after is not None:
         test = columns.is_late(sheets[0], table)

@@ -24,8 +24,8 @@ def table(**keys: Any) -> DataTable:
 
 def features(one: Sheet, **keys: Any) -> list[list[float]]:
     of = table(**keys)
-    marked = columns.mark_missing(one, of)
-    rows: list[list[float]] = columns.features(marked, of, columns.feature_names(marked, of)).tolist()
+    names = columns.feature_names(one, of)
+    rows: list[list[float]] = columns.features(columns.mark_missing(one, of, names), of, names).tolist()
     return rows
 
 

@@ -178,6 +178,13 @@ def test_missing_category_becomes_the_shares_of_the_training_rows(tmp_path: Path
     torch.testing.assert_close(x[-1], torch.tensor([0.5, 0.25, 0.25]))
 
 
+def test_na_concerns_features_only(tmp_path: Path) -> None:
+    """0 often stands for a blood pressure that was not taken, and for a healthy patient in the target."""
+    frame = pd.DataFrame({"pressure": [0, 80, 120], "y": [0, 1, 0]})
+    x, y = source(tmp_path, frame, na=[0], missing="mean", split={"test": 0}).split("train").tensors
+    assert (x[:, 0].tolist(), y.tolist()) == ([100, 80, 120], [0, 1, 0])
+
+
 def test_rows_with_a_gap_are_dropped_where_asked_for(tmp_path: Path) -> None:
     frame = numbered(6, z=[1, None, 3, None, 5, 6])
     assert ids(source(tmp_path, frame, missing="drop", split={"test": 0}).split("train")) == [0, 2, 4, 5]
