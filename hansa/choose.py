@@ -50,7 +50,8 @@ def choose(kind: str, name: str, base: type[T], folder: Path = Path()) -> type[T
     if own:
         return own
     known = [*(n for n in builtins if _built_in(f"{package}.{n}", base)), *plugins]
-    raise UserError(f'no {what} "{name}"{nearest(name, known)} (there are: {", ".join(sorted(known)) or "none"})')
+    near, there = nearest(name, known, '"{}"'), ", ".join(sorted(known)) or "none"
+    raise UserError(f'no {what} "{name}"{near} (there are: {there})')
 
 
 def registered(group: str) -> dict[str, EntryPoint]:

@@ -43,12 +43,9 @@ class Document:
         wrong = []
         for one in overrides:
             try:
-                keys, value = _override(one)
-                _put(self.tables, keys, value)
+                self._overridden.append(_put(self.tables, *_override(one)))
             except UserError as error:
                 wrong.append(str(error))
-            else:
-                self._overridden.append(tuple(keys))
         if wrong:
             raise UserError(*wrong)
 
@@ -109,10 +106,13 @@ def _override(text: str) -> tuple[list[str], Any]:
     return keys, parsed
 
 
-def _put(tables: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    at = tables
+def _put(tables: dict[str, Any], keys: Sequence[str], value: Any) -> Place:
+    """Sets a value; returns the place of what was not there before, or of the value."""
+    at, new = tables, len(keys)
     for depth, key in enumerate(keys[:-1], 1):
+        new = min(new, depth) if key not in at else new
         at = at.setdefault(key, {})
         if not isinstance(at, dict):
             raise UserError(f"--set {'.'.join(keys)}: {'.'.join(keys[:depth])} is not a table")
     at[keys[-1]] = value
+    return tuple(keys[:new])

@@ -1,10 +1,12 @@
 """What the tables of federation.toml have in common, and the one that belongs to the ground: [federation]."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -17,7 +19,7 @@ from pydantic import (
 
 from hansa.choose import choose
 from hansa.errors import UserError
-from hansa.words import hide_mistyped, in_words, said
+from hansa.words import hide_mistyped, in_words, said, shown
 
 
 class Table(BaseModel):
@@ -62,17 +64,20 @@ def named(kind: str, base: type[Any], default: str | None = None) -> BeforeValid
     return BeforeValidator(validate)
 
 
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{,63}", value):
+        raise ValueError(f"must be {A_NAME}; got {shown(value)}")
+    return value
+
+
+A_NAME = "up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+Name = Annotated[str, AfterValidator(_name)]  # of a federation or a site: fit for a file's name
+
+
 class FederationTable(Table):
     """[federation]: what is trained, and the seed from which a simulation derives every draw."""
 
-    name: Annotated[
-        str,
-        Field(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-            max_length=64,
-            description="up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit",
-        ),
-    ]
+    name: Annotated[Name, Field(description=A_NAME)]
     task: Annotated[
         str,
         Field(

@@ -8,14 +8,12 @@ from pydantic import Field, model_validator
 
 from clients.config import TrainingTable
 from clients.datatable import SOURCES, DataTable
-from hansa.tables import Table, named
+from hansa.tables import Name, Table, named
 from simulations.datasets.base import FederatedDataset
 from simulations.partition import PartitionTable
 
 if TYPE_CHECKING:
     from hansa.config import Config
-
-SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 
 
 class Stragglers(Table):
@@ -29,7 +27,7 @@ class SimulationTable(Table):
     """[simulation]: which sites there are, whence their data, how the simulation runs."""
 
     engine: Literal["loop"] = "loop"  # one site after another
-    sites: Annotated[int, Field(ge=1)] | Annotated[tuple[SiteName, ...], Field(min_length=1)] | None = Field(
+    sites: Annotated[int, Field(ge=1)] | Annotated[tuple[Name, ...], Field(min_length=1)] | None = Field(
         default=None, description='a number of sites, at least 1, or a list of names such as ["boston", "lyon"]'
     )  # where neither a dataset nor a partition tells
     dataset: Annotated[FederatedDataset, named("datasets", FederatedDataset)] | None = None
