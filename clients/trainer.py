@@ -86,7 +86,7 @@ class _Steps:
         self.dtype = PRECISIONS.get(trainer.hyper["precision"])
         self.scaler = torch.amp.GradScaler(trainer.device.type, enabled=self.dtype is torch.float16)
         self.clip_norm = trainer.hyper["clip_norm"]
-        self.taken, self.tried, self.lr_sum = 0, 0, 0.0
+        self.taken, self.tried, self.lr_sum, self.buffer = 0, 0, 0.0, 0.0
         self.loss_sum = torch.zeros((), device=trainer.device)
 
     def take(self, loss: Tensor) -> None:
@@ -101,16 +101,25 @@ class _Steps:
             self.hooks.correct()
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        lr, scale = float(self.optimizer.param_groups[0]["lr"]), self.scaler.get_scale()
+        scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.tried += 1
         self.loss_sum += loss.detach()
         if self.scaler.get_scale() < scale:
             return  # infinite gradients under float16: the scaler left the step out
-        self.taken, self.lr_sum = self.taken + 1, self.lr_sum + lr
+        self._count()
         if self.hooks is not None and self.hooks.follows:
             self.hooks.follow()
+
+    def _count(self) -> None:
+        """What this step adds to `LocalRun.lr_sum`: torch's SGD buffer for a constant gradient of 1, times lr."""
+        group = self.optimizer.param_groups[0]
+        momentum = float(group.get("momentum", 0.0))
+        damped = 1.0 - float(group.get("dampening", 0.0)) if self.taken else 1.0
+        self.buffer = momentum * self.buffer + damped
+        self.lr_sum += float(group["lr"]) * (1.0 + momentum * self.buffer if group.get("nesterov") else self.buffer)
+        self.taken += 1
 
 
 def _moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:

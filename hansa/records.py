@@ -49,12 +49,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What local training did. `lr_sum` is the sum of the learning rates of the steps taken."""
+    """What local training did."""
 
     delta: Tensor  # [P] float32, trained minus anchor
     counters: Tensor  # [C] int64
     steps: int  # optimizer steps, those that the loss scaler skipped left out
-    lr_sum: float
+    lr_sum: float  # how far a constant gradient of 1 would have moved a parameter: the sum of lr, more under momentum
     examples: int  # rows of training data: the site's weight
     sums: Vectors = field(default_factory=dict)  # metric sums of training
 
@@ -109,4 +109,4 @@ class Aggregate:
 def digest(vector: Tensor) -> str:
     """SHA-256 of a CPU vector's bytes."""
     array = vector.detach().contiguous().numpy()
-    return hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
+    return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -59,6 +59,37 @@ class Progress:
     def of(cls, plain: Mapping[str, Any]) -> Self:
         """What `plain` gave."""
         return cls(**{**plain, "best": plain["best"] and Best(**plain["best"])})
+
+
+class Keeper(Protocol):
+    """Keeps a run's rounds and its best model; see `Checkpoints`."""
+
+    def save(self, state: ServerState, progress: Progress) -> None:
+        """Commits a round."""
+        ...
+
+    def save_best(self, state: ServerState) -> None:
+        """Keeps a model as the best so far."""
+        ...
+
+    def load_best(self) -> ServerState:
+        """The best model."""
+        ...
+
+
+class BestInRam:
+    """For a run that nobody resumes: the best model, in memory."""
+
+    def save(self, state: ServerState, progress: Progress) -> None:
+        """Nothing is kept of a round."""
+
+    def save_best(self, state: ServerState) -> None:
+        """See Keeper."""
+        self._best = state
+
+    def load_best(self) -> ServerState:
+        """See Keeper."""
+        return self._best
 
 
 class Checkpoints:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hansa.errors import RunFailed, UserError
 from hansa.metrics import value, values
 from hansa.records import Aggregate, Plan, ServerState
-from server.checkpoint import Best, Checkpoints, Progress
+from server.checkpoint import Best, Keeper, Progress
 from server.cohort import Cohort, Rule, draw
 from server.config import RoundsTable, count
 from server.events import Event, Note, RoundEnded, RoundStarted, Scored, Values
@@ -48,7 +48,7 @@ class Run:
     hyper: Callable[[int], Mapping[str, Any]]
     strategy: Strategy
     cohort: Cohort
-    checkpoints: Checkpoints
+    checkpoints: Keeper
     tell: Callable[[Event], None]
     score: Callable[[ServerState], Values] | None = None
 

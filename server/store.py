@@ -128,18 +128,18 @@ _events = sa.Table(
 class Store:
     """The run store in one file, which is made where there is none.
 
-    Each call is one transaction, durable when it returns.
+    Each call is one transaction, durable when it returns (`durable = False`: for a file that nobody keeps).
 
     Raises:
         UserError: the file is not a run store, cannot be read or written, or knows no such run; in any method.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
         # A connection for each transaction: nothing is open when a worker is forked, which SQLite forbids.
         url = sa.URL.create("sqlite", database=str(path))
         self._engine = sa.create_engine(url, poolclass=NullPool, connect_args={"timeout": 30})
-        sa.event.listen(self._engine, "connect", _connected)
+        sa.event.listen(self._engine, "connect", _connected if durable else _connected_to_scratch)
         sa.event.listen(self._engine, "begin", _begin)
         self._make()
 
@@ -342,6 +342,11 @@ def _connected(connection: DBAPIConnection, _: object) -> None:
     connection.isolation_level = None  # transactions begin where `_begin` says, not where sqlite3 guesses
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _connected_to_scratch(connection: DBAPIConnection, _: object) -> None:
+    _connected(connection, _)
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 def _begin(db: sa.Connection) -> None:

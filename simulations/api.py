@@ -1,8 +1,6 @@
 """`hansa.simulate`: a federation on this machine, from Python."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +63,6 @@ def simulate(
     work = training if isinstance(training, TrainingTable) else TrainingTable.model_validate(training or {})
     dealt, found = sources(task, sites, dataset, partition, seed)
     federation = Federation(dealt, strategy or FedAvg(), found, work, table, stragglers, seed, device, threads)
-    with ExitStack() as stack:
-        folder = Path(runs) if runs is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return federation.run(folder, run or "simulation", resume=resume, listeners=listeners)
+    if runs is None:
+        return federation.try_out(listeners)
+    return federation.run(Path(runs), run or "simulation", resume=resume, listeners=listeners)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -25,16 +24,16 @@ from strategies.fedavg import FedAvg
 Scores = Mapping[str, Sums]  # site -> metric sums on its test rows
 
 
-def local_only(federation: Federation, folder: Path) -> Scores:
+def local_only(federation: Federation) -> Scores:
     """Each site trains alone, as many rounds, and is scored on its own test rows."""
     scores: dict[str, Sums] = {}
     for site, source in federation.sources.items():
         alone = replace(federation, strategy=FedAvg(), sources={site: source}, rounds=_all(federation.rounds))
-        scores |= alone.run(folder, f"alone-{site}").test
+        scores |= alone.try_out().test
     return scores
 
 
-def centralised(federation: Federation, folder: Path) -> Scores:
+def centralised(federation: Federation) -> Scores:
     """All training rows in one place, as many rounds; scored on each site's test rows. What privacy forbids."""
     sites = [Site(name, federation.seed, source) for name, source in federation.sources.items()]
     pool = TrainTest(*(_together(federation.task, sites, split) for split in ("train", "test")))
@@ -42,7 +41,7 @@ def centralised(federation: Federation, folder: Path) -> Scores:
     one = replace(
         federation, task=task, strategy=FedAvg(), sources={"all": pool}, rounds=_all(federation.rounds), stragglers=None
     )
-    return score(federation.task, one.run(folder, "centralised"), sites)
+    return score(federation.task, one.try_out(), sites)
 
 
 def majority(federation: Federation) -> Scores:

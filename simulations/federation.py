@@ -1,23 +1,23 @@
 """A federation on this machine: its sites made, its run started or resumed, its results gathered."""
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_model
 
 from clients.config import TrainingTable
-from clients.memory import MemoryOnDisk
+from clients.memory import MemoryInRam, MemoryOnDisk
 from clients.site import SiteHalf, Workbench
 from hansa.errors import RunFailed, UserError
 from hansa.evaluate import evaluate
 from hansa.metrics import Sums, values
 from hansa.records import Plan, Reply, ServerState
 from hansa.task import Site, Source, Task
-from server.checkpoint import Checkpoints, Progress, RunLock
+from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
 from server.events import Event, Listener, Scored, Values
 from server.run import Outcome, Run
@@ -53,28 +53,45 @@ class Federation:
             UserError: bad input or data; a run to resume that is complete, unknown, or was started otherwise.
             RunFailed: too many rounds in a row did not count.
         """
-        device = choose_device(self.device)
         store, folder = Store(runs / FILE), runs / run
         folder.mkdir(parents=True, exist_ok=True)
-        with RunLock(folder), using_threads(self.threads):
+        with RunLock(folder):
             checkpoints = Checkpoints(folder / "checkpoints")
             start = checkpoints.load() if resume else None
-            self._enter(store, run, device, None if not resume else start[1].round if start else 0)
-            with _ending(store, run) as ended:
-                simulation = Simulation(self, folder, device, [Recorder(store, run), *listeners])
-                outcome = simulation.go(run, checkpoints, start)
-                ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
-            return simulation.history(run, outcome, store)
+            self._enter(store, run, None if not resume else start[1].round if start else 0)
+            return self._go(store, run, checkpoints, folder, start, listeners)
 
-    def _enter(self, store: Store, run: str, device: torch.device, resumed_from: int | None) -> None:
+    def try_out(self, listeners: Sequence[Listener] = ()) -> History:
+        """Runs it and keeps nothing but the History; raises as `run` does."""
+        with tempfile.TemporaryDirectory() as scratch:
+            store = Store(Path(scratch) / FILE, durable=False)
+            self._enter(store, self.name, None)
+            return self._go(store, self.name, BestInRam(), None, None, listeners)
+
+    def _go(
+        self,
+        store: Store,
+        run: str,
+        keeper: Keeper,
+        folder: Path | None,
+        start: tuple[ServerState, Progress] | None,
+        listeners: Sequence[Listener],
+    ) -> History:
+        with _ending(store, run) as ended, using_threads(self.threads):
+            simulation = Simulation(self, folder, [Recorder(store, run), *listeners])
+            outcome = simulation.go(run, keeper, start)
+            ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
+        return simulation.history(run, outcome, store)
+
+    def _enter(self, store: Store, run: str, resumed_from: int | None) -> None:
         """Enters a new run, or reopens one that was started in the same way."""
-        config = self.text or self._as_json()
+        config, machine = self.text or self._as_json(), hardware(choose_device(self.device))
         if resumed_from is None:
             facts = {"seed": self.seed, "threads": self.threads}
-            store.create(run, name=self.name, config=config, engine="loop", hardware=hardware(device), **facts)
+            store.create(run, name=self.name, config=config, engine="loop", hardware=machine, **facts)
             return
         was, now = store.entry(run), {"config": config, "seed": self.seed, "threads": self.threads}
-        for key, value in {**now, "hardware": hardware(device)}.items():
+        for key, value in {**now, "hardware": machine}.items():
             if was[key] != value:
                 mend = "resume it as it was started, or start a new run"
                 raise UserError(f"run {run!r}: {key} is not what it was when the run was started; {mend}")
@@ -91,16 +108,16 @@ class Federation:
 class Simulation:
     """One run at work."""
 
-    def __init__(self, what: Federation, folder: Path, device: torch.device, listeners: Sequence[Listener]) -> None:
+    def __init__(self, what: Federation, folder: Path | None, listeners: Sequence[Listener]) -> None:
         self.what, self.folder, self.listeners = what, folder, listeners
-        self.bench = Workbench(what.task, what.strategy, what.seed, device)
+        self.bench = Workbench(what.task, what.strategy, what.seed, choose_device(what.device))
         self.test: dict[str, Sums] = {}
         self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
         if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
             mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
             raise UserError(f"[rounds]: no validation rows to choose the model by; {mend}")
 
-    def go(self, run: str, checkpoints: Checkpoints, start: tuple[ServerState, Progress] | None) -> Outcome:
+    def go(self, run: str, keeper: Keeper, start: tuple[ServerState, Progress] | None) -> Outcome:
         """Runs from a checkpoint, or from the task's initial model."""
         layout, strategy, what = self.bench.shared, self.what.strategy, self.what
         parts = strategy.parts(layout.size, layout.n_parameters)
@@ -109,7 +126,7 @@ class Simulation:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
         rows = what.task.server_data()
         score = None if rows is None else self._score_at_server
-        one = Run(run, what.seed, what.rounds, what.training.hyper, strategy, engine, checkpoints, self.tell, score)
+        one = Run(run, what.seed, what.rounds, what.training.hyper, strategy, engine, keeper, self.tell, score)
         return one.go(*start)
 
     def tell(self, event: Event) -> None:
@@ -121,12 +138,13 @@ class Simulation:
         """The results; the run's folder gets the chosen model and all metrics."""
         frame = store.frame(run)
         history = History(run, outcome.state, outcome.round, outcome.early, self.bench, self.test, frame)
-        store.export(run, self.folder)
-        save_model(history.model(), str(self.folder / "model.safetensors"))
+        if self.folder is not None:
+            store.export(run, self.folder)
+            save_model(history.model(), str(self.folder / "model.safetensors"))
         return history
 
     def _half(self, name: str, source: Source | None) -> SiteHalf:
-        what, memory = self.what, MemoryOnDisk(self.folder / "memory" / name)
+        what, memory = self.what, MemoryInRam() if self.folder is None else MemoryOnDisk(self.folder / "memory" / name)
         site = Site(name, what.seed, source)
         return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.training.num_workers)
 

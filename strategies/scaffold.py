@@ -15,8 +15,10 @@ from strategies.base import Memory, Step, Strategy
 class Scaffold(Strategy):
     """SCAFFOLD (Karimireddy et al., ICML 2020, algorithm 1, option II).
 
-    Plain SGD gets the correction c - c_i in its gradient (eq. 3). Under momentum that correction would be amplified
-    and diverges; there the parameter moves by -lr * (c - c_i) after the step, and c_i is the mean momentum direction.
+    Under momentum K * lr becomes what K gradients of 1 would have moved (FedNova's lr * ||a||_1, Wang et al., NeurIPS
+    2020). The control variates stay gradients then, the correction acts with gain 1, and the fixed point is where the
+    mean gradient is zero, as without momentum. Divided by the bare K * lr they would be up to 1/(1 - momentum) times
+    too large and diverge.
     """
 
     optimizers: ClassVar[tuple[type[Optimizer], ...]] = (SGD,)
@@ -40,21 +42,13 @@ class Scaffold(Strategy):
     def correct_grad(
         self, grad: Tensor, w: Tensor, anchor: Tensor, shared: Vectors, memory: Memory, step: Step
     ) -> Tensor:
-        """Adds c - c_i, without momentum."""
-        return grad if step.momentum else grad + _drift(shared, memory)
-
-    def after_step(self, w: Tensor, anchor: Tensor, shared: Vectors, memory: Memory, step: Step) -> Tensor:
-        """Moves by -lr * (c - c_i), under momentum."""
-        return w - step.lr * _drift(shared, memory) if step.momentum else w
+        """Adds c - c_i (eq. 3)."""
+        grad = grad + shared["control"]
+        return grad - memory["control"] if "control" in memory else grad
 
     def finish(self, run: LocalRun, shared: Vectors, memory: Memory) -> tuple[Upload, Memory]:
-        """c_i+ = c_i - c + (x - y_i) / (K lr): option II, K lr being the sum of the learning rates of the steps."""
+        """c_i+ = c_i - c + (x - y_i) / (K lr): option II."""
         control = shared["control"]
         own = memory.get("control", torch.zeros_like(control))
         change = -control - run.delta[: len(control)] / run.lr_sum
         return {"delta": run.delta, "control": change}, {**memory, "control": own + change}
-
-
-def _drift(shared: Vectors, memory: Memory) -> Tensor:
-    control = shared["control"]
-    return control - memory["control"] if "control" in memory else control

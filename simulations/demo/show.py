@@ -1,7 +1,6 @@
 """The demo's course: data and app written, runs, baselines, table, report."""
 
 import shutil
-import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -51,12 +50,11 @@ def write_app(folder: Path) -> None:
 
 
 def _baselines(federation: Federation) -> dict[str, Scores]:
-    with tempfile.TemporaryDirectory() as scratch:
-        return {
-            "local only": local_only(federation, Path(scratch)),
-            "centralised": centralised(federation, Path(scratch)),
-            "majority class": majority(federation),
-        }
+    return {
+        "local only": local_only(federation),
+        "centralised": centralised(federation),
+        "majority class": majority(federation),
+    }
 
 
 def _write(folder: Path, frame: pd.DataFrame, histories: dict[str, History]) -> None:
