@@ -47,7 +47,8 @@ class Moon(Strategy):
         """Output, target and z [B, d] of a batch."""
         modules, kept = dict(model.named_modules()), list[Tensor]()
         if self.features not in modules:
-            raise UserError(f"[strategy] features: the model has no module {self.features!r}; it has {[*modules][1:]}")
+            own = ", ".join(name for name, _ in model.named_children())
+            raise UserError(f"[strategy] features: the model has no module {self.features!r}; it has {own}, and theirs")
         handle = modules[self.features].register_forward_hook(lambda module, inputs, z: kept.append(z))
         try:
             output, target = task.forward(model, batch)

@@ -119,6 +119,6 @@ def test_a_round_is_eq_3_with_the_sites_last_local_model(chosen: Chosen) -> None
 
 def test_a_module_that_the_model_lacks_is_named(chosen: Chosen) -> None:
     with pytest.raises(
-        hansa.UserError, match=r"features: the model has no module 'projection'; it has \['0', '1', '2'"
+        hansa.UserError, match=r"features: the model has no module 'projection'; it has 0, 1, 2, and theirs"
     ):
         params(chosen("moon.py:Moon", features="projection"), sites=1)
