@@ -116,7 +116,7 @@ class _Steps:
         """What this step adds to `LocalRun.lr_sum`: torch's SGD buffer for a constant gradient of 1, times lr."""
         group = self.optimizer.param_groups[0]
         momentum = float(group.get("momentum", 0.0))
-        damped = 1.0 - float(group.get("dampening", 0.0)) if self.taken else 1.0
+        damped = 1.0 - float(group.get("dampening", 0.0)) if momentum and self.taken else 1.0
         self.buffer = momentum * self.buffer + damped
         self.lr_sum += float(group["lr"]) * (1.0 + momentum * self.buffer if group.get("nesterov") else self.buffer)
         self.taken += 1

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from hansa.errors import UserError
 
@@ -177,7 +177,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _kind(name: str, tensor: Tensor) -> Literal["parameter", "buffer", "counter"]:
-    if isinstance(tensor, UninitializedTensorMixin):
+    if is_lazy(tensor):
         raise UserError(f"model: tensor {name!r} has no shape yet; give lazy layers their sizes in Task.model()")
     if tensor.dtype in FLOATS:
         return "parameter" if isinstance(tensor, nn.Parameter) else "buffer"

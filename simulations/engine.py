@@ -1,6 +1,6 @@
 """The plain loop: one site after another, in one process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from clients.site import SiteHalf
@@ -46,14 +46,18 @@ class LoopEngine:
         """Lets each site work, and adds its answer up at once: one update is in memory at a time."""
         assert self._asked is not None
         plan, sites = self._asked
-        slow = self._slow(plan, sites)
         collector = Collector(plan, sites, self.parts, self.layout, len(self.halves))
-        for site in sites:
-            answer = self._answer(site, plan, slow.get(site))
+        for answer in self.answers(plan, sites):
             if isinstance(answer, Reply):
                 self.report(plan, answer)
             collector.add(answer)
         return collector.aggregate(rule)
+
+    def answers(self, plan: Plan, sites: Sequence[str]) -> Iterator[Reply | Refusal]:
+        """The sites' answers as they come."""
+        slow = self._slow(plan, sites)
+        for site in sites:
+            yield self._answer(site, plan, slow.get(site))
 
     def _answer(self, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
         if part_of is None:
