@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-data bench lint format
+.PHONY: help demo test test-long test-data bench lint format wire
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -37,6 +37,9 @@ lint: $(STAMP)  ## ruff, mypy and the arrows between the packages
 format: $(STAMP)  ## mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+wire: $(STAMP)  ## generate the messages of hansa/wire/link.proto
+	.ci/wire
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
