@@ -47,11 +47,11 @@ class SplitTable(Table):
     def _date_and_column(self) -> Self:
         if (self.after is None) != (self.column is None):
             given, needed = ("column", "after") if self.after is None else ("after", "column")
-            raise ValueError(f'split: {given} needs {needed}, e.g. split = {{after = 2024-01-01, column = "date"}}')
+            raise ValueError(f'{given} needs {needed}, e.g. split = {{after = 2024-01-01, column = "date"}}')
         if self.after is not None and self.test is not None:
-            raise ValueError("split: test has no effect with after; remove one of them")
+            raise ValueError("test has no effect with after; remove one of them")
         if self.by is not None and self.by == self.column:
-            raise ValueError("split: by and column are the same; by names who a row belongs to, column when it was")
+            raise ValueError("by and column are the same; by names who a row belongs to, column when it was")
         return self
 
 

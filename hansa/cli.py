@@ -4,15 +4,15 @@ An entry point names a function or a `typer.Typer`, and is imported only for hel
 of commands imports typer and the standard library at its top, and what is heavy inside its functions.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
 import click
 import typer
 
 import hansa
+from hansa.choose import nearest, registered
 from hansa.errors import RunFailed, UserError
 
 GROUP = "hansa.commands"
@@ -28,7 +28,7 @@ class Subcommands(typer.core.TyperGroup):
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        self._points = registered()
+        self._points = registered(GROUP)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In alphabetical order."""
@@ -37,26 +37,9 @@ class Subcommands(typer.core.TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Imports the command; an unknown name is a usage error that says what there is."""
         if cmd_name not in self._points:
-            near = "".join(f' Did you mean "{match}"?' for match in get_close_matches(cmd_name, self._points, n=1))
-            ctx.fail(f'there is no command "{cmd_name}".{near} Commands: {", ".join(sorted(self._points))}')
+            known = ", ".join(sorted(self._points))
+            ctx.fail(f'there is no command "{cmd_name}"{nearest(cmd_name, self._points)} (commands: {known})')
         return as_command(cmd_name, self._points[cmd_name].load())
-
-
-def registered() -> dict[str, EntryPoint]:
-    """The registered commands by name; the same name twice is an error."""
-    points: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
-        if point != (first := points.setdefault(point.name, point)):
-            raise UserError(
-                f'the command "{point.name}" is registered by two installed distributions: {origin(first)} and '
-                f"{origin(point)}; uninstall one of them"
-            )
-    return points
-
-
-def origin(point: EntryPoint) -> str:
-    """Which distribution registered it, and what it names there."""
-    return f"{point.dist.name if point.dist else 'an unknown one'} ({point.value})"
 
 
 def as_command(name: str, loaded: Callable[..., None] | typer.Typer) -> click.Command:
@@ -89,11 +72,17 @@ def top(
     """Federated learning: one task, simulated on this machine or run on real sites."""
 
 
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as the user reads it: one line, without the place in our code."""
+    typer.echo(f"warning: {message}", err=True)
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command in `args` (default: the process's own) and returns the exit code."""
-    app = plain_typer(cls=Subcommands, no_args_is_help=True)
-    app.callback()(top)
+    warnings.showwarning = show_warning
     try:
+        app = plain_typer(cls=Subcommands, no_args_is_help=True)
+        app.callback()(top)
         result = typer.main.get_command(app).main(args, prog_name="hansa", standalone_mode=False)
     except UserError as error:
         for problem in str(error).splitlines():

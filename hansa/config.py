@@ -5,6 +5,7 @@ A table belongs to the package that registers its model in the entry-point group
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from hansa.errors import UserError
 from hansa.words import spoken
 
 T = TypeVar("T")
+PASSWORD = re.compile(r"(://[^:/@\s\"']*:)[^@\s\"']*@")  # in a URL
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class Config(Mapping[str, Any]):
     """The checked tables by name. One that is not in the file stands at its defaults, or is absent if it has none."""
 
     path: Path
-    text: str = field(repr=False)  # the file as it was, and the overrides as comments
+    text: str = field(repr=False)  # the file as it was without passwords, and the overrides as comments
     tables: Mapping[str, Any] = field(repr=False)
     digest: str  # SHA-256 over the checked values, in hex: neither comments nor the order of keys change it
 
@@ -71,7 +73,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     document = Document(path, overrides)
     tables = {name: table for name, table in _tables(document, path.parent) if table is not None}
     document.end()
-    config = Config(path, document.text, tables, _digest(tables, document.tables))
+    config = Config(path, PASSWORD.sub(r"\1***@", document.text), tables, _digest(tables, document.tables))
     for name, table in tables.items():
         for problem in getattr(table, "check", _no_check)(config):
             document.add(problem, name)

@@ -69,5 +69,7 @@ class SimulationTable(Table):
             yield "dataset: [data] says where the rows are as well; keep one of them"
         elif self.partition is not None and by_site:
             yield "partition: it deals rows of one source, but [data] has one for each {site}; keep one of them"
+        elif self.partition is None and self.sites is None and by_site:
+            yield 'sites: [data] has rows for each {site}; name the sites, e.g. sites = ["boston", "lyon"]'
         elif self.sites is not None and not by_site:
             yield "sites: all would have the same rows; write {site} in the path of [data], or a partition"

@@ -115,7 +115,7 @@ def test_interrupt_is_a_line_and_code_130(plugin: Path) -> None:
 def test_unknown_command_names_the_nearest(plugin: Path) -> None:
     done = command("bad-imput", path=plugin)
     assert done.returncode == 2
-    assert 'there is no command "bad-imput". Did you mean "bad-input"? Commands: ' in done.stderr
+    assert 'there is no command "bad-imput"; did you mean bad-input? (commands: ' in done.stderr
     assert "Traceback" not in done.stderr
 
 

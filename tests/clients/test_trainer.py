@@ -81,7 +81,7 @@ def test_lr_sum_is_how_far_a_constant_gradient_of_one_moves(
 ) -> None:
     """By torch's own SGD on the loss w, whose gradient is 1."""
     nesterov = nesterov and momentum > 0
-    more = {"momentum": momentum, "dampening": 0.0 if nesterov else dampening, "nesterov": nesterov}
+    dampening = 0.0 if nesterov else dampening
 
     class Slope(Task):
         def model(self) -> nn.Module:
@@ -91,7 +91,7 @@ def test_lr_sum_is_how_far_a_constant_gradient_of_one_moves(
             return output.sum()
 
         def optimizer(self, params: Any, hyper: Mapping[str, Any]) -> Optimizer:
-            return SGD(params, lr=lr, **more)
+            return SGD(params, lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov)
 
         def scheduler(self, optimizer: Optimizer, steps: int) -> LRScheduler:
             return StepLR(optimizer, 3, 0.5)

@@ -36,7 +36,7 @@ def test_a_mean_is_within_its_stated_error_of_float64(updates: list[tuple[list[f
     for values, weight in updates:
         total.add(torch.tensor(values), weight)
     weight = sum(w for _, w in updates)
-    exact = sum(torch.tensor(v, dtype=torch.float64) * w for v, w in updates) / weight
+    exact = torch.stack([torch.tensor(v, dtype=torch.float64) * w for v, w in updates]).sum(0) / weight
     error = (total.mean(weight).double() - exact).abs()
     assert bool((error <= len(updates) * 2.0**-33 / weight + 2.0**-24 * exact.abs() + 1e-45).all())
 

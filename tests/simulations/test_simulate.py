@@ -127,7 +127,7 @@ def test_a_run_killed_in_round_5_of_10_resumes_to_the_same_bits(tmp_path: Path) 
     models = [load_file(tmp_path / folder / "run" / "model.safetensors") for folder in ("killed", "whole")]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0].keys() | models[1].keys())
     frames = [pd.read_parquet(tmp_path / folder / "run" / "metrics.parquet") for folder in ("killed", "whole")]
-    pd.testing.assert_frame_equal(*frames)
+    pd.testing.assert_frame_equal(frames[0], frames[1])
 
 
 def test_a_run_resumes_only_as_it_was_started(tmp_path: Path) -> None:
