@@ -6,7 +6,7 @@ A table belongs to the package that registers its model in the entry-point group
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,8 +71,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
             each is right by itself.
     """
     document = Document(path, overrides)
-    tables = {name: table for name, table in _tables(document, path.parent) if table is not None}
-    document.end()
+    owners = {name: load_point(point, "table") for name, point in sorted(registered("hansa.tables").items())}
+    tables = checked(document, owners, needed={"federation"})
     config = Config(path, PASSWORD.sub(r"\1***@", document.text), tables, _digest(tables, document.tables))
     for name, table in tables.items():
         for problem in getattr(table, "check", _no_check)(config):
@@ -81,24 +81,37 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def _tables(document: Document, folder: Path) -> Iterator[tuple[str, Any]]:
-    owners = {name: load_point(point, "table") for name, point in sorted(registered("hansa.tables").items())}
+def checked(document: Document, owners: Mapping[str, Any], needed: Collection[str] = ()) -> dict[str, Any]:
+    """The tables of a TOML file, each made by its owner.
+
+    Args:
+        document: the file.
+        owners: the model of each table.
+        needed: tables whose absence is told key by key. Another stands at its defaults, or is left out if it has none.
+
+    Raises:
+        UserError: a line a problem, in the order of the file.
+    """
     for name, value in document.tables.items():
         if name not in owners:
             document.add(_unknown(name, value, owners), name)
         elif not isinstance(value, dict):
             document.add(f"must be a table; write [{name}] once, in single brackets, its keys below", name)
-    for name, owner in owners.items():
-        if isinstance(document.tables.get(name, {}), dict):
-            yield name, _validated(name, owner, document, folder)
+    tables = {
+        name: _validated(name, owner, document, name in document.tables or name in needed)
+        for name, owner in owners.items()
+        if isinstance(document.tables.get(name, {}), dict)
+    }
+    document.end()
+    return {name: table for name, table in tables.items() if table is not None}
 
 
-def _validated(name: str, owner: Any, document: Document, folder: Path) -> Any:
-    """The table; None if it is wrong, or neither given nor with defaults."""
+def _validated(name: str, owner: Any, document: Document, told: bool) -> Any:
+    """The table; None if it is wrong."""
     try:
-        return TypeAdapter(owner).validate_python(document.tables.get(name, {}), context={"folder": folder})
+        return TypeAdapter(owner).validate_python(document.tables.get(name, {}), context={"folder": document.folder})
     except ValidationError as error:
-        if name in document.tables or name == "federation":
+        if told:
             for one in error.errors(include_url=False):
                 document.add(spoken(one), name, *one["loc"])
         return None

@@ -23,7 +23,7 @@ class Document:
     """
 
     def __init__(self, path: Path, overrides: Iterable[str] = ()) -> None:
-        self.file, given = path.name, _read(path)
+        self.file, self.folder, given = path.name, path.parent, _read(path)
         self.tables: dict[str, Any] = _parsed(self.file, given)
         self.text = "\n".join([given.rstrip("\n"), *(f"# --set {one}" for one in overrides), ""])
         self._overridden: list[Place] = []

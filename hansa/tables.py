@@ -72,6 +72,10 @@ def _name(value: str) -> str:
 
 A_NAME = "up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
 Name = Annotated[str, AfterValidator(_name)]  # of a federation or a site: fit for a file's name
+Device = Annotated[
+    str,
+    Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description='"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'),
+]
 
 
 class FederationTable(Table):

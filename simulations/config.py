@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from clients.config import TrainingTable
 from clients.datatable import SOURCES, DataTable
-from hansa.tables import Name, Table, named
+from hansa.tables import Device, Name, Table, named
 from simulations.datasets.base import FederatedDataset
 from simulations.partition import PartitionTable
 
@@ -33,12 +33,7 @@ class SimulationTable(Table):
     dataset: Annotated[FederatedDataset, named("datasets", FederatedDataset)] | None = None
     partition: PartitionTable | None = None  # deals the dataset's pooled rows, those of [data], or the task's
     stragglers: Stragglers | None = None
-    device: Annotated[
-        str,
-        Field(
-            pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description='"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'
-        ),
-    ] = "auto"
+    device: Device = "auto"
     threads: Annotated[int, Field(ge=1)] = 1  # of torch; results repeat for the same number
     runs: Annotated[str, Field(min_length=1)] = "runs"  # folder of the run store, relative to federation.toml
 
