@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from clients.batches import Batches, OwnStream
@@ -12,44 +11,13 @@ from clients.memory import MemoryStore
 from clients.split import valid_split
 from clients.trainer import Trainer
 from hansa.evaluate import evaluate
-from hansa.layout import Layout
 from hansa.records import Plan, Refusal, Reply, Vectors
 from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task
+from hansa.workbench import Workbench
 from strategies.base import Memory, Strategy
 
 EVALUATION_ROWS = 256  # the least batch in evaluation, where no gradient is kept
-LOCAL, LOCAL_COUNTERS = "local.floats", "local.counters"  # the layers that a site keeps to itself, in its memory
-
-
-class Workbench:
-    """A model to work on. One serves all sites of a process: each plan loads all of its tensors first."""
-
-    def __init__(self, task: Task, strategy: Strategy, seed: int, device: torch.device) -> None:
-        with seeded(seed, "model"):
-            self.model = task.model()
-        self.shared = Layout.of(self.model, without=strategy.local)
-        self.local = Layout.of(self.model, only=strategy.local)
-        self.start = self.shared.read(self.model), self.shared.read_counters(self.model)
-        self._local_start = self._read_local()
-        self.model.to(device)
-        self.device = device
-
-    def load(self, plan: Plan, memory: Memory) -> nn.Module:
-        """The model of the plan's broadcast, its local layers from the site's memory."""
-        self.shared.write(plan.broadcast.params, self.model)
-        self.shared.write_counters(plan.broadcast.counters, self.model)
-        local = memory if LOCAL in memory else self._local_start
-        self.local.write(local[LOCAL], self.model)
-        self.local.write_counters(local[LOCAL_COUNTERS], self.model)
-        return self.model
-
-    def keep_local(self, memory: Memory) -> Memory:
-        """The memory with the model's local layers, where there are any."""
-        return {**memory, **self._read_local()} if self.local.size or self.local.n_counters else memory
-
-    def _read_local(self) -> dict[str, Tensor]:
-        return {LOCAL: self.local.read(self.model), LOCAL_COUNTERS: self.local.read_counters(self.model)}
 
 
 @dataclass
@@ -84,7 +52,7 @@ class SiteHalf:
         if not len(train):
             return Refusal(self.site.name, "no training rows")
         sums = self._score(plan, memory, valid) if valid is not None and len(valid) else {}
-        model = self.bench.load(plan, memory)
+        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
         context = self._trainer(plan, memory, len(train))
         run, staged = self._fit(model, context, plan, train)
         if not run.steps:
@@ -114,7 +82,7 @@ class SiteHalf:
     def _score(self, plan: Plan, memory: Memory, rows: Dataset) -> dict[str, Tensor]:
         """Metric sums of the shared model, and of the site's own where the strategy has one."""
         size = max(EVALUATION_ROWS, int(plan.hyper["batch_size"]))
-        model = self.bench.load(plan, memory)
+        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
         sums: Vectors = evaluate(self.task, model, rows, size, self.bench.device)
         scored = {f"{plan.split}/{name}": one for name, one in sums.items()}
         own = self.strategy.personal(plan.broadcast.params, memory)

@@ -2,8 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,22 +10,23 @@ from safetensors.torch import save_model
 
 from clients.config import TrainingTable
 from clients.memory import MemoryInRam, MemoryOnDisk
-from clients.site import SiteHalf, Workbench
-from hansa.errors import RunFailed, UserError
+from clients.site import SiteHalf
+from hansa.errors import UserError
 from hansa.evaluate import evaluate
 from hansa.metrics import Sums, values
 from hansa.records import Plan, Reply, ServerState
 from hansa.task import Site, Source, Task
+from hansa.workbench import Workbench
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
 from server.events import Event, Listener, Scored, Values
+from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.device import choose_device, hardware, using_threads
 from simulations.engine import LoopEngine
 from simulations.history import History
-from simulations.recorder import Recorder
 from strategies.base import Strategy
 
 
@@ -77,7 +77,7 @@ class Federation:
         start: tuple[ServerState, Progress] | None,
         listeners: Sequence[Listener],
     ) -> History:
-        with _ending(store, run) as ended, using_threads(self.threads):
+        with ending(store, run) as ended, using_threads(self.threads):
             simulation = Simulation(self, folder, [Recorder(store, run), *listeners])
             outcome = simulation.go(run, keeper, start)
             ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
@@ -110,7 +110,7 @@ class Simulation:
 
     def __init__(self, what: Federation, folder: Path | None, listeners: Sequence[Listener]) -> None:
         self.what, self.folder, self.listeners = what, folder, listeners
-        self.bench = Workbench(what.task, what.strategy, what.seed, choose_device(what.device))
+        self.bench = Workbench(what.task, what.strategy.local, what.seed, choose_device(what.device))
         self.test: dict[str, Sums] = {}
         self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
         if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
@@ -160,29 +160,4 @@ class Simulation:
     def _score_at_server(self, state: ServerState) -> Values:
         bench, rows = self.bench, self.what.task.server_data()
         assert rows is not None
-        bench.shared.write(state.params, bench.model)
-        bench.shared.write_counters(state.counters, bench.model)
-        return values(evaluate(self.what.task, bench.model, rows, 256, bench.device))
-
-
-@dataclass
-class _End:
-    state: State = State.CRASHED
-
-
-@contextmanager
-def _ending(store: Store, run: str) -> Iterator[_End]:
-    """Gives the run its one terminal state, whatever happens."""
-    end = _End()
-    try:
-        yield end
-    except KeyboardInterrupt:
-        store.end(run, State.INTERRUPTED, "Ctrl-C")
-        raise
-    except (UserError, RunFailed) as error:
-        store.end(run, State.FAILED, str(error))
-        raise
-    except BaseException as error:
-        store.end(run, State.CRASHED, f"{type(error).__name__}: {error}")
-        raise
-    store.end(run, end.state)
+        return values(evaluate(self.what.task, bench.load(state.params, state.counters, {}), rows, 256, bench.device))

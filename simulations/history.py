@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 from torch import nn
 
-from clients.site import Workbench
 from hansa.metrics import Sums
 from hansa.records import ServerState
+from hansa.workbench import Workbench
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,4 @@ class History:
 
     def model(self) -> nn.Module:
         """The chosen shared model, in evaluation mode."""
-        self.bench.shared.write(self.state.params, self.bench.model)
-        self.bench.shared.write_counters(self.state.counters, self.bench.model)
-        return self.bench.model.eval()
+        return self.bench.load(self.state.params, self.state.counters, {}).eval()

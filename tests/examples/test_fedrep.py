@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import hansa
 from clients.config import TrainingTable
 from clients.memory import MemoryInRam, MemoryOnDisk
-from clients.site import LOCAL, SiteHalf, Workbench
+from clients.site import SiteHalf
 from hansa.metrics import total, value
 from hansa.records import Broadcast, Plan, Reply
 from server.events import Event, RoundEnded
@@ -95,7 +95,7 @@ def test_a_round_is_the_papers_algorithm_1(chosen: Chosen) -> None:
     """By hand, full batches: h <- h - lr * grad_h f(h, phi) twice, then phi <- phi - lr * grad_phi f(h, phi) once."""
     task, site, lr = Toy(), hansa.Site("plain", 0), 0.7
     strategy = chosen("fedrep.py:FedRep", local=["head.*"], head_passes=2)
-    bench = Workbench(task, strategy, 0, torch.device("cpu"))
+    bench = Workbench(task, strategy.local, 0, torch.device("cpu"))
     memory = MemoryInRam()
     phi, h = bench.start[0], bench.local.read(bench.model)
     x, y = task.train_data(site).tensors

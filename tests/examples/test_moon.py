@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import hansa
 from clients.config import TrainingTable
 from clients.memory import MemoryInRam
-from clients.site import SiteHalf, Workbench
+from clients.site import SiteHalf
 from hansa.records import Broadcast, Plan, Reply
 from simulations.history import History
 from strategies.base import Strategy
@@ -84,7 +84,7 @@ def test_a_round_is_eq_3_with_the_sites_last_local_model(chosen: Chosen) -> None
     """
     task, site = Toy(), hansa.Site("site-1", 0)
     strategy = chosen("moon.py:Moon", features=FEATURES, mu=MU, tau=TAU)
-    bench = Workbench(task, strategy, 0, torch.device("cpu"))
+    bench = Workbench(task, strategy.local, 0, torch.device("cpu"))
     half = SiteHalf(task, strategy, site, bench, MemoryInRam())
     x, y = task.train_data(site).tensors
 

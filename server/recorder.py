@@ -1,7 +1,12 @@
-"""Enters a run's events into the run store, each round in one transaction."""
+"""Enters a run into the run store: its events, each round in one transaction, and how it ends."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hansa.errors import RunFailed, UserError
 from server.events import Event, Note, RoundEnded, RoundStarted, Scored
-from server.store import Metric, Round, Store
+from server.store import Metric, Round, State, Store
 
 
 class Recorder:
@@ -43,3 +48,28 @@ def _row(event: RoundEnded) -> Round:
         examples=result.examples,
         void=result.void,
     )
+
+
+@dataclass
+class End:
+    """How a run ends when nothing goes wrong; to be set before it does."""
+
+    state: State = State.CRASHED
+
+
+@contextmanager
+def ending(store: Store, run: str) -> Iterator[End]:
+    """Gives the run its one terminal state, whatever happens."""
+    end = End()
+    try:
+        yield end
+    except KeyboardInterrupt:
+        store.end(run, State.INTERRUPTED, "Ctrl-C")
+        raise
+    except (UserError, RunFailed) as error:
+        store.end(run, State.FAILED, str(error))
+        raise
+    except BaseException as error:
+        store.end(run, State.CRASHED, f"{type(error).__name__}: {error}")
+        raise
+    store.end(run, end.state)
