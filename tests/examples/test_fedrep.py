@@ -18,6 +18,7 @@ from clients.memory import MemoryInRam, MemoryOnDisk
 from clients.site import SiteHalf
 from hansa.metrics import total, value
 from hansa.records import Broadcast, Plan, Reply
+from hansa.workbench import LOCAL, Workbench
 from server.events import Event, RoundEnded
 from simulations.history import History
 from strategies.base import Strategy

@@ -16,6 +16,7 @@ from clients.config import TrainingTable
 from clients.memory import MemoryInRam
 from clients.site import SiteHalf
 from hansa.records import Broadcast, Plan, Reply
+from hansa.workbench import Workbench
 from simulations.history import History
 from strategies.base import Strategy
 
