@@ -64,8 +64,13 @@ def named(kind: str, base: type[Any], default: str | None = None) -> BeforeValid
     return BeforeValidator(validate)
 
 
+def is_name(value: str) -> bool:
+    """Whether it may name a federation or a site."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{,63}", value) is not None
+
+
 def _name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{,63}", value):
+    if not is_name(value):
         raise ValueError(f"must be {A_NAME}; got {shown(value)}")
     return value
 

@@ -1,0 +1,79 @@
+"""site.toml: what a site allows, where its rows are, what it computes on. The site writes it and has the last word."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from clients.datatable import DataTable
+from hansa.address import Dialled
+from hansa.config import checked
+from hansa.document import Document
+from hansa.endfile import FlowerTable
+from hansa.tables import A_NAME, Device, Name, Table
+
+A_DIGEST = "the digest of an app, as `hansa digest APP` prints it"
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description=A_DIGEST)]
+
+
+class SiteTable(Table):
+    """[site]: who this site is, and where the server is."""
+
+    name: Annotated[Name, Field(description=A_NAME)]
+    server: Dialled = Field(description="host:port of the server's Flower end, e.g. fl.example.org:9092")
+    session: Dialled | None = None  # host:port of the server's session end; None: as the invitation says
+
+
+class AppsTable(Table):
+    """[apps]: whose code may run here."""
+
+    allowed: tuple[Digest, ...] = ()
+
+
+class SiteTrainingTable(Table):
+    """[training] of a site: what it computes on. What is computed stands in the app's federation.toml."""
+
+    device: Device = "auto"
+    threads: Annotated[int, Field(ge=1)] | None = None  # of torch; None: as many as torch sees fit
+    num_workers: Annotated[int, Field(ge=0)] | None = None  # processes that load rows; None: as federation.toml says
+
+
+class PolicyTable(Table):
+    """[policy]: what may leave the site. Nothing is allowed that does not stand there."""
+
+    allow_unprotected: bool = False  # let the server see this site's own update, where secure aggregation is off
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """The checked tables of a site.toml."""
+
+    folder: Path  # what paths in it are relative to
+    site: SiteTable
+    apps: AppsTable
+    data: DataTable | None  # None: as federation.toml says
+    training: SiteTrainingTable
+    policy: PolicyTable
+    flower: FlowerTable
+
+
+TABLES = {
+    "site": SiteTable,
+    "apps": AppsTable,
+    "data": DataTable,
+    "training": SiteTrainingTable,
+    "policy": PolicyTable,
+    "flower": FlowerTable,
+}
+
+
+def load_site_file(path: Path) -> SiteFile:
+    """Reads and checks a site.toml.
+
+    Raises:
+        UserError: a line a problem, in the order of the file.
+    """
+    tables = checked(Document(path), TABLES, needed={"site"})
+    return SiteFile(folder=path.parent, **{"data": None, **tables})

@@ -1,0 +1,82 @@
+"""A site's folder: its file, its keys, and the roster that says whose they are."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from clients.sitefile import SiteFile, load_site_file
+from hansa.errors import UserError
+from hansa.identity import fingerprint, load_signing_key, node_public, signing_public, uris
+from hansa.roster import Roster
+from hansa.startup import (
+    NODE_KEY,
+    ROSTER,
+    SIGN_KEY,
+    SITE_FILE,
+    TLS_CERTIFICATE,
+    Startup,
+    read,
+    read_startup,
+)
+from hansa.wire.rules import site_uri
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """A folder whose parts fit together. Flower and gRPC read the other keys from their files."""
+
+    path: Path
+    file: SiteFile
+    startup: Startup
+    sign_key: Ed25519PrivateKey = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The site's."""
+        return self.file.site.name
+
+    @property
+    def roster(self) -> Roster:
+        """The consortium's."""
+        return self.startup.roster
+
+
+def open_site_folder(path: Path, now: datetime) -> SiteFolder:
+    """Reads and checks a site's folder.
+
+    Raises:
+        UserError: site.toml is wrong, a line a problem; or a key, a certificate or the roster is missing, was changed,
+            is out of date or belongs to another site or consortium, in one line.
+    """
+    file, startup = load_site_file(path / SITE_FILE), read_startup(path, now)
+    sign_key = _check_own(path, file.site.name, startup)
+    return SiteFolder(path, file, startup, sign_key)
+
+
+def _check_own(path: Path, name: str, startup: Startup) -> Ed25519PrivateKey:
+    """The site's signing key, when the site's entry in the roster is made of the keys that are here."""
+    member, certificate = startup.roster.member(name), startup.tls.certificate
+    if member is None:
+        there = ", ".join(site.name for site in startup.roster.sites)
+        raise UserError(f'{path / SITE_FILE} [site] name: "{name}" is not in {ROSTER} (sites: {there})')
+    if site_uri(name) not in uris(certificate) or fingerprint(certificate) != member.tls:
+        raise _foreign(path, TLS_CERTIFICATE, name)
+    try:
+        sign_key = load_signing_key(read(path, SIGN_KEY))
+    except ValueError:
+        sign_key = None
+    if sign_key is None or signing_public(sign_key) != member.sign:
+        raise _foreign(path, SIGN_KEY, name)
+    try:
+        node = node_public(read(path, NODE_KEY))
+    except ValueError:
+        node = None
+    if node != member.node:
+        raise _foreign(path, NODE_KEY, name)
+    return sign_key
+
+
+def _foreign(path: Path, file: str, name: str) -> UserError:
+    return UserError(f"{path / file}: not the one that {ROSTER} has for {name}; copy both from the site's own folder")

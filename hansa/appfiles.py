@@ -1,0 +1,74 @@
+"""The files of an app, and the digest by which a site allows it.
+
+The digest is the same for the folder that a user sees and for the one that Flower unpacks at a site.
+"""
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hansa.errors import UserError
+
+KINDS = {".json", ".jsonl", ".md", ".py", ".toml", ".yaml", ".yml"}
+SKIPPED_ANYWHERE = {"__pycache__"}
+# What Flower leaves out at the top of an app, and the run store of a simulation.
+SKIPPED_AT_TOP = {"ENV", "build", "eggs", "env", "env.bak", "lib", "lib64", "parts", "runs", "venv", "venv.bak"}
+
+
+def app_files(folder: Path) -> dict[str, bytes]:
+    """What counts of an app's folder, by path ("models/net.py"): source, settings, texts. No links, nothing hidden.
+
+    Raises:
+        UserError: no such folder, or nothing in it that counts.
+    """
+    files = {}
+    for at, _, names in os.walk(folder):
+        for path in (Path(at, name) for name in names):
+            relative = PurePosixPath(path.relative_to(folder).as_posix())
+            if _counts(relative) and path.is_file() and not path.is_symlink():
+                files[str(relative)] = path.read_bytes()
+    if not files:
+        raise UserError(f"{folder}: no app; give the folder that holds its task and federation.toml")
+    return files
+
+
+def app_digest(files: Mapping[str, bytes]) -> str:
+    """`sha256:` and the digest over (path, length, bytes) of an app's files in the order of their paths.
+
+    Raises:
+        UserError: pyproject.toml is not TOML.
+    """
+    digest = hashlib.sha256(b"hansa/app/1\n")
+    for name, content in sorted((os.fsencode(path), _settled(path, files[path])) for path in files):
+        for part in (name, content):
+            digest.update(len(part).to_bytes(8))
+            digest.update(part)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _counts(path: PurePosixPath) -> bool:
+    if path.suffix not in KINDS or any(part.startswith(".") for part in path.parts):
+        return False
+    if SKIPPED_ANYWHERE.intersection(path.parts) or (len(path.parts) > 1 and path.parts[0] in SKIPPED_AT_TOP):
+        return False
+    return not (path.suffix == ".py" and (path.name.startswith("test_") or path.stem.endswith("_test")))
+
+
+def _settled(path: str, content: bytes) -> bytes:
+    """Flower writes pyproject.toml anew, without a user's federations: what it says counts, not how it stands there."""
+    if path != "pyproject.toml":
+        return content
+    try:
+        settings = tomllib.loads(content.decode())
+    except ValueError as error:
+        raise UserError("pyproject.toml: not TOML; mend it") from error
+    at: Any = settings
+    for key in ("tool", "flwr"):
+        at = at.get(key) if isinstance(at, dict) else None
+    if isinstance(at, dict):
+        at.pop("federations", None)
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str).encode()

@@ -1,0 +1,73 @@
+"""The folder with which an end starts: what every such folder holds, and whether it fits together."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from hansa.errors import UserError
+from hansa.identity import Credential, fingerprint, flaw
+from hansa.roster import Roster, verified
+
+CA = "ca.crt"
+TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
+ROSTER, ROSTER_SIGNATURE, ROSTER_KEY = "roster.json", "roster.sig", "roster.pub"
+SERVER_FILE, SUPEREXEC_SECRET = "server.toml", "superexec.secret"
+SITE_FILE, SIGN_KEY, NODE_KEY = "site.toml", "sign.key", "node.key"
+
+
+@dataclass(frozen=True)
+class Startup:
+    """What both ends have."""
+
+    ca: bytes  # PEM
+    tls: Credential
+    roster: Roster
+
+
+def read_startup(folder: Path, now: datetime) -> Startup:
+    """Reads and checks what both ends have.
+
+    Raises:
+        UserError: a file is missing, was changed, belongs to another consortium or is out of date; one line.
+    """
+    roster = read_roster(folder)
+    ca, tls = read(folder, CA), Credential(read(folder, TLS_CERTIFICATE), read(folder, TLS_KEY))
+    try:
+        wrong = flaw(tls, ca, now)
+    except ValueError as error:
+        raise UserError(
+            f"{folder}: {TLS_CERTIFICATE} or {TLS_KEY} is no PEM file of its kind; copy both anew"
+        ) from error
+    if wrong:
+        raise UserError(f"{folder / TLS_CERTIFICATE}: the certificate {wrong}; ask the consortium for a new one")
+    return Startup(ca, tls, roster)
+
+
+def read_roster(folder: Path) -> Roster:
+    """The folder's roster: signed by the roster key, and naming the authority that stands beside it.
+
+    Raises:
+        UserError: it is not, or a file is missing; one line.
+    """
+    key = read(folder, ROSTER_KEY).decode(errors="replace")
+    roster = verified(read(folder, ROSTER), read(folder, ROSTER_SIGNATURE), key)
+    try:
+        known = fingerprint(read(folder, CA)) == roster.ca
+    except ValueError as error:
+        raise UserError(f"{folder / CA}: no certificate in PEM; copy it anew from the consortium's folder") from error
+    if not known:
+        raise UserError(f"{folder / CA}: not the authority that {ROSTER} names; copy both from one consortium")
+    return roster
+
+
+def read(folder: Path, name: str) -> bytes:
+    """A file of the folder.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"{folder / name}: {reason}; copy it from what `hansa provision` made") from error

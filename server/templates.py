@@ -1,0 +1,73 @@
+"""The files that `hansa provision` writes for people to read and edit."""
+
+from hansa.address import as_ip, is_loopback, join
+
+CONSORTIUM_TOML = """\
+# What sites that join later are told. Settled when the consortium was made.
+[consortium]
+name = "%(name)s"
+server = "%(server)s"
+"""
+
+SERVER_TOML = """\
+# The server of %(name)s. A "#" without a space before a key: it is not in force.
+
+[server]
+# Where the sites' Flower nodes come in. Flower's control interface is at the same port and asks nobody who they are:
+# keep it on loopback, and put a proxy in front that lets only /v1/fleet/ through, by TLS or a tunnel.
+flower = "%(flower)s"
+# Where the sites' sessions come in, which carry the updates. They ask for a site's certificate.
+%(session)s
+
+# Seconds.
+[runs]
+heartbeat = 5            # between two signs of life
+orphan_after = 30        # that a site waits for a server that is gone
+max_duration = 604800    # of a run, after which it fails
+
+[flower]
+telemetry = false        # true: Flower reports its use to its makers
+"""
+
+SITE_TOML = """\
+# What %(name)s allows, where its rows are, what it computes on. A "#" without a space before a key: it is not in force.
+
+[site]
+name = "%(name)s"
+server = "%(server)s"
+# Where the sessions go; left out, the server says so in its invitation.
+#session = "fl.example.org:9093"
+
+# An app is code, and it reads the rows: read it, then allow it by the line that `hansa digest APP` prints.
+[apps]
+allowed = []
+
+# Where this site's rows are, as in federation.toml, which it overrides. Paths are relative to this file.
+#[data]
+#csv = "patients.csv"
+#target = "disease"
+
+[training]
+device = "auto"          # "cpu", "cuda", "cuda:1", "mps"
+#threads = 4             # of torch
+#num_workers = 2         # processes that load rows
+
+[policy]
+# Without secure aggregation the server sees this site's own update, and may learn something of its rows from it.
+# true: this site agrees to such runs.
+allow_unprotected = false
+
+[flower]
+telemetry = false        # true: Flower reports its use to its makers
+"""
+
+
+def listening(host: str, port: int) -> str:
+    """The keys of server.toml for the sessions' address: on all interfaces, unless the sites are on this machine."""
+    if is_loopback(host):
+        return f'session = "{join("127.0.0.1", port)}"'
+    ip = as_ip(host)
+    everywhere = "::" if ip is not None and ip.version == 6 else "0.0.0.0"
+    return (
+        f'session = "{join(everywhere, port)}"\n# Their address as the sites reach it.\nannounce = "{join(host, port)}"'
+    )
