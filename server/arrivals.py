@@ -51,3 +51,9 @@ class Spoiled:
 
 
 Arrival = Joined | Left | Answered | Declined | Spoiled
+
+
+def one_line(text: str, longest: int = 300) -> str:
+    """What a site says, fit to print: one line, no control characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= longest else line[: longest - 3] + "..."
