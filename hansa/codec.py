@@ -1,0 +1,201 @@
+"""Records to frames and files, and back, bit for bit.
+
+A vector travels as its bytes: float32 or int64, little-endian. The upload of one site and plan is one file: the
+vectors of the strategy's parts in the order in which it declares them, then the counters. Files are mapped, not read.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hansa.errors import UserError
+from hansa.records import Broadcast, Part, Plan, Refusal, Reply, Vectors
+from hansa.wire import link_pb2 as wire
+
+PARAMS, COUNTERS, SHARED = "params", "counters", "shared/"  # names of a plan's vectors
+Kind, Split = Literal["train", "evaluate"], Literal["valid", "test"]
+
+
+def view(tensor: Tensor) -> memoryview:
+    """A CPU tensor's bytes. Not copied if it is contiguous."""
+    array = tensor.detach().contiguous().numpy()
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
+
+
+def mapped(path: Path, dtype: Literal["<f4", "<i8"], count: int | None = None, offset: int = 0) -> Tensor:
+    """Numbers of a file as a tensor: read when they are touched; what is written to them stays in memory.
+
+    Args:
+        path: of the file.
+        dtype: of the numbers.
+        count: of them; all to the end if None.
+        offset: bytes before the first.
+
+    Raises:
+        UserError: the file does not hold so many, or no whole number of them.
+    """
+    width, there = np.dtype(dtype).itemsize, path.stat().st_size - offset
+    if there < 0 or (there % width if count is None else there < count * width):
+        raise UserError(
+            f"{path.name}: {there} bytes where {count if count is not None else 'whole'} numbers of {width} are needed"
+        )
+    size = there // width if count is None else count
+    if not size:
+        return torch.from_numpy(np.empty(0, dtype))
+    return torch.from_numpy(np.memmap(path, dtype, "c", offset, (size,)))
+
+
+# plans
+
+
+def plan_vectors(sent: Broadcast) -> dict[str, memoryview]:
+    """What a site fetches for a plan, by name: not copied, so leave the tensors as they are."""
+    shared = {SHARED + name: vector for name, vector in sent.shared.items()}
+    return {n: view(v) for n, v in {PARAMS: sent.params, COUNTERS: sent.counters, **shared}.items()}
+
+
+def to_plan(plan: Plan, id: str, site: str, blobs: Iterable[wire.Blob], deadline: float = 0.0) -> wire.Plan:
+    """A plan as one site gets it.
+
+    Args:
+        plan: of the round.
+        id: the same when the plan is sent again.
+        site: which gets it: it learns only its own version of memory.
+        blobs: what the link made of `plan_vectors`.
+        deadline: seconds from now; 0: none.
+
+    Raises:
+        UserError: a hyper-parameter that JSON does not hold.
+    """
+    try:
+        hyper = json.dumps(dict(plan.hyper), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"hyper-parameters of round {plan.round}: {error}; use numbers, text, lists and tables"
+        ) from None
+    frame = wire.Plan(id=id, run=plan.run, seed=plan.seed, round=plan.round, kind=plan.kind, split=plan.split)
+    frame.hyper, frame.memory, frame.deadline = hyper, plan.memory.get(site, ""), deadline
+    frame.vectors.extend(blobs)
+    return frame
+
+
+def from_plan(frame: wire.Plan, site: str, files: Mapping[str, Path]) -> Plan:
+    """The plan that a site got, its vectors mapped from files.
+
+    Raises:
+        UserError: the frame makes no sense.
+    """
+    if frame.kind not in get_args(Kind) or frame.split not in get_args(Split):
+        raise UserError(f"plan {frame.id}: kind {frame.kind!r}, split {frame.split!r} are not known; update hansa here")
+    if missing := {PARAMS, COUNTERS} - set(files):
+        raise UserError(f"plan {frame.id}: it comes without {', '.join(sorted(missing))}")
+    try:
+        hyper = json.loads(frame.hyper)
+    except ValueError:
+        hyper = None
+    if not isinstance(hyper, dict):
+        raise UserError(f"plan {frame.id}: its hyper-parameters are not a JSON object")
+    shared = {n.removeprefix(SHARED): mapped(f, "<f4") for n, f in files.items() if n.startswith(SHARED)}
+    sent = Broadcast(mapped(files[PARAMS], "<f4"), mapped(files[COUNTERS], "<i8"), shared)
+    memory = {site: frame.memory} if frame.memory else {}
+    return Plan(frame.run, frame.seed, frame.round, frame.kind, frame.split, sent, hyper, memory)  # type: ignore[arg-type]
+
+
+# answers
+
+
+def upload_numbers(plan: Plan, parts: Mapping[str, Part], n_counters: int) -> tuple[int, int]:
+    """How many float32 and int64 numbers the upload of a plan has."""
+    return (sum(part.size for part in parts.values()), n_counters) if plan.kind == "train" else (0, 0)
+
+
+def write_upload(reply: Reply, parts: Mapping[str, Part], path: Path) -> bool:
+    """Writes a train plan's upload; False (and no file) where the reply has none.
+
+    Raises:
+        UserError: the strategy's `finish` gave other parts than it declares.
+    """
+    if reply.counters is None:
+        return False
+    if set(reply.upload) != set(parts):
+        raise UserError(f"[strategy] finish gives {sorted(reply.upload)} where parts declares {sorted(parts)}")
+    with open(path, "wb", buffering=0) as file:
+        for name, part in parts.items():
+            vector = reply.upload[name]
+            if vector.dtype != torch.float32 or vector.shape != (part.size,):
+                found = f"{tuple(vector.shape)} {vector.dtype}"
+                raise UserError(f"[strategy] part {name!r} is {found} where ({part.size},) torch.float32 is declared")
+            _write(file.fileno(), vector)
+        _write(file.fileno(), reply.counters)
+    return True
+
+
+def to_result(reply: Reply, plan: str, round: int) -> wire.Result:
+    """A reply as a frame; the link's sender adds what it has uploaded."""
+    frame = wire.Result(plan=plan, round=round, examples=reply.examples, memory=reply.memory or "")
+    for name, sums in reply.sums.items():
+        frame.sums.add(name=name, shape=sums.shape, values=sums.double().reshape(-1).tolist())
+    return frame
+
+
+def from_result(
+    frame: wire.Result, site: str, upload: Path | None, parts: Mapping[str, Part], n_counters: int
+) -> Reply:
+    """A site's reply, its upload mapped from the file.
+
+    Raises:
+        UserError: the frame makes no sense.
+    """
+    sums = _sums(frame, site)
+    if upload is None:
+        return Reply(site, frame.examples, sums=sums, memory=frame.memory or None)
+    vectors, at = {}, 0
+    for name, part in parts.items():
+        vectors[name] = mapped(upload, "<f4", part.size, at)
+        at += 4 * part.size
+    counters = torch.from_numpy(np.fromfile(upload, "<i8", n_counters, offset=at))  # read: they may lie askew
+    return Reply(site, frame.examples, vectors, counters, sums, frame.memory or None)
+
+
+def to_refused(refusal: Refusal, plan: str, code: str) -> wire.Refused:
+    """A refusal as a frame."""
+    return wire.Refused(plan=plan, code=code, line=refusal.reason)
+
+
+def from_refused(frame: wire.Refused, site: str) -> Refusal:
+    """A site's refusal."""
+    return Refusal(site, f"{frame.line} ({frame.code})" if frame.code else frame.line)
+
+
+def locate(index: int, parts: Mapping[str, Part]) -> tuple[str, int]:
+    """To which part a float of an upload belongs, and which of the part's it is."""
+    for name, part in parts.items():
+        if index < part.size:
+            return name, index
+        index -= part.size
+    raise IndexError(index)
+
+
+def _sums(frame: wire.Result, site: str) -> Vectors:
+    sums: dict[str, Tensor] = {}
+    for one in frame.sums:
+        shape = tuple(one.shape)
+        if one.name in sums or len(shape) > 8 or math.prod(shape) != len(one.values):
+            raise UserError(
+                f"{site}: metric {one.name!r} comes twice, or as {len(one.values)} numbers of shape {shape}"
+            )
+        sums[one.name] = torch.tensor(list(one.values), dtype=torch.float64).view(shape)
+    return sums
+
+
+def _write(file: int, tensor: Tensor) -> None:
+    rest = view(tensor)
+    while rest:
+        rest = rest[os.write(file, rest) :]
