@@ -1,0 +1,134 @@
+"""What `hansa site up` does: keeps Flower's two processes of a site's machine running."""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from signal import SIGTERM
+
+from clients.sitefolder import SiteFolder, open_site_folder
+from hansa.flower import environment, program, shown
+from hansa.processes import command_of
+from hansa.startup import CA, NODE_KEY
+from hansa.supervise import Child, Program, Supervisor
+
+LOOK = 0.5  # seconds between two looks at the run's process
+GRACE = 2.0  # seconds from the end of a run's process until its answer must have left
+HELD = 60  # seconds for which a server holds the connection of a node that was killed
+TAKEN = "address already in use"
+
+Say = Callable[[str], None]
+
+
+def up(folder: Path, say: Say) -> None:
+    """Runs the site until a signal stops it.
+
+    Args:
+        folder: the site's.
+        say: shows a line.
+
+    Raises:
+        UserError: the folder is not in order, or a site runs on it already.
+        RunFailed: a process cannot be kept running.
+    """
+    folder = folder.resolve()
+    site = open_site_folder(folder, datetime.now(UTC))
+    (folder / "flower").mkdir(mode=0o700, exist_ok=True)
+    env = {**environment(folder / "flower", site.file.flower.telemetry), "HANSA_SITE": str(folder)}
+    with Supervisor(folder, "site", say, env) as supervisor:
+        say(f"site {site.name}, server {site.file.site.server}, logs in {folder / 'logs'}; Ctrl-C stops it")
+        while True:
+            _serve(supervisor, site)
+
+
+def _serve(supervisor: Supervisor, site: SiteFolder) -> None:
+    """Runs both processes until they must both be started anew: their port is taken, or a run's process has died."""
+    ears, port = NodeLog(site.name, site.file.site.server), _free_port()
+    secret = _new_secret(supervisor.folder / "run")
+    node = supervisor.start(_node(site, port, secret, ears))
+    starter = supervisor.start(_starter(port, secret))
+    seen, gone = False, 0.0  # whether the run's process was seen, when it was first missed
+    while not any(TAKEN in line.lower() for line in node.last_words):
+        supervisor.wait(LOOK)
+        here = any("flwr-clientapp" in part for pid in supervisor.members(starter) for part in command_of(pid)[:2])
+        seen = ears.busy and (seen or here)
+        gone = 0.0 if here or not seen else gone or time.monotonic()
+        if gone and time.monotonic() > gone + GRACE:
+            # Flower would wait for its answer: a minute if it was killed, for ever if it ended by itself.
+            supervisor.say("the run's process died without an answer; connecting anew, so that it can be asked again")
+            break
+    for child in (starter, node):
+        supervisor.drop(child)
+
+
+class NodeLog:
+    """Reads what Flower's node says: whether it is connected, and whether a run waits for an answer."""
+
+    def __init__(self, site: str, server: str) -> None:
+        self.site, self.server = site, server
+        self.busy = False
+        self._cut = False
+        self._refused: float | None = None  # since when
+
+    def shown(self, line: str) -> str | None:
+        """A line as the terminal shows it."""
+        if "Received successfully" in line:
+            self.busy = True
+        elif "Sending: " in line:
+            self.busy = False
+        elif "SuperNode ID:" in line:
+            self._cut, self._refused = False, None
+            return f"{self.site} is connected to {self.server}"
+        elif "Connection attempt failed" in line and not self._cut:
+            self._cut = True
+            return f"{self.server} does not answer; trying on"
+        elif "Connection successful after" in line and self._cut:
+            self._cut = False
+            return f"{self.server} answers again"
+        return shown(line)
+
+    def excuse(self, lines: Sequence[str]) -> str | None:
+        """Why a node that ended is started again without counting it; "" if it was said before."""
+        if not any("code: 2004" in line for line in lines):
+            return None
+        if self._refused is None:
+            self._refused = time.monotonic()
+            return f"the server still holds an old connection of {self.site}; trying again for {HELD} s"
+        if self._refused and time.monotonic() > self._refused + HELD + 10:
+            self._refused = 0.0
+            return f"the server still refuses {self.site}: is it in the server's roster, with this key? Trying on"
+        return ""
+
+
+def _node(site: SiteFolder, port: int, secret: Path, ears: NodeLog) -> Program:
+    command = [program("flower-supernode"), "--superlink", site.file.site.server]
+    command += ["--root-certificates", str(site.path / CA), "--auth-supernode-private-key", str(site.path / NODE_KEY)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--node-config", f'site="{site.name}"']
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    return Program("Node", command, ears.shown, ears.excuse, orphaned=SIGTERM)
+
+
+def _starter(port: int, secret: Path) -> Program:
+    command = [program("flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"]
+    return Program("Starter", [*command, "--superexec-auth-secret-file", str(secret)], shown, orphaned=SIGTERM)
+
+
+def _new_secret(folder: Path) -> Path:
+    """By which the two processes know each other: without it, any user of this machine may take the run's place."""
+    path = folder / "superexec.secret"
+    with suppress(FileNotFoundError):
+        path.unlink()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    return path
+
+
+def _free_port() -> int:
+    """One that is free just now; Flower refuses port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

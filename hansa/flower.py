@@ -1,0 +1,49 @@
+"""Flower's programs as either end runs them: where they are, their environment, which of their lines tell something."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CHATTER = re.compile(r"(INFO|DEBUG) *:")  # its own, and that of its HTTP server: every request
+# What it warns of and we know: the supervisor tells it in its own words, or it is as it should be.
+_KNOWN = (
+    "EXPERIMENTAL",
+    "Connection attempt failed",
+    "Connection successful after",
+    "[ApiError:1008]",  # a process of a run that was stopped
+    "[ApiError:2004]",  # a node whose old connection still stands
+    "Exit Code: 305",  # the same at the node
+)
+
+
+def program(name: str) -> str:
+    """The path of one of Flower's programs: beside the Python that runs this."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def environment(home: Path, telemetry: bool) -> dict[str, str]:
+    """What its processes, and those that they start, find in their environment.
+
+    Args:
+        home: a folder for what Flower keeps.
+        telemetry: whether Flower may report its use to its makers.
+    """
+    bin_folder = str(Path(sys.executable).parent)  # where they look for each other
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([bin_folder, os.environ.get("PATH", os.defpath)]),
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "1" if telemetry else "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def shown(line: str) -> str | None:
+    """A line of a log as a terminal shows it; None where it tells nothing."""
+    text = _COLOUR.sub("", line).rstrip()
+    if not text or _CHATTER.match(text) or any(known in text for known in _KNOWN):
+        return None
+    return text

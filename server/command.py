@@ -1,0 +1,217 @@
+"""What `hansa run`, `hansa status`, `hansa stop` and `hansa logs` do, on the server's machine."""
+
+import secrets
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from hansa.appfiles import app_digest, app_files
+from hansa.config import load
+from hansa.errors import UserError
+from hansa.files import write_atomically
+from hansa.startup import CA, read, read_roster
+from hansa.supervise import lives, told
+from hansa.tables import FederationTable, is_name
+from server.flower import Control, Refused, Unreachable, begin, bundle
+from server.follow import Follower
+from server.launch import APP, read_launch, served, write_launch
+from server.store import DONE, FILE, State, Store
+
+RUN_KEYS = ("hansa-run", "hansa-epoch")
+GOODBYE = 8.0  # seconds that a stopped run's process may take to end
+
+
+def start(app: Path, server: Path, *, name: str | None, detach: bool, console: Console) -> None:
+    """Runs an app on the sites: checks it, gives it to the server, follows it to its end.
+
+    Raises:
+        UserError: the app is wrong, or no server runs on the folder.
+        RunFailed: the run did not get to its end.
+    """
+    files, config = app_files(app), load(app / "federation.toml")
+    check_app(files, app)
+    run = (
+        name
+        or f"{config.table('federation', FederationTable).name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    )
+    folder = server / "runs" / run
+    if not is_name(run) or folder.exists():
+        wrong = "exists already" if is_name(run) else "is no name for a run (letters, digits, dots, dashes)"
+        raise UserError(f"--run {run}: {wrong}; choose another, or leave it out")
+    with control(server) as calls:
+        folder.mkdir(parents=True)
+        write_atomically(folder / APP, bundle(files))
+        begin(calls, folder)
+    _say(console, f"run {run}; its app is {app_digest(files)}, which each site must allow")
+    _follow(server, run, console, detach, events=0)
+
+
+def resume(server: Path, *, name: str | None, detach: bool, console: Console) -> None:
+    """Goes on with a run that was interrupted or failed, with the app that it began with.
+
+    Raises:
+        UserError: there is none, it is complete, or it is running.
+        RunFailed: the run did not get to its end.
+    """
+    runs = server / "runs"
+    store = _store(server)
+    if (run := name or store.latest()) is None:
+        raise UserError(f"{runs}: no run was interrupted, so nothing to resume")
+    state, launch = State(store.entry(run)["state"]), read_launch(runs / run)
+    if launch is None:
+        raise UserError(f"run {run} was not deployed, so it cannot be resumed here")
+    if state in DONE:
+        raise UserError(f"run {run} is complete ({state}); nothing is left to resume, start a new run")
+    if served(runs / run, launch.epoch):
+        raise UserError(f"run {run} is running; follow it with hansa logs {run}")
+    events = len(store.events(run))
+    with control(server) as calls:
+        begin(calls, runs / run)
+    _follow(server, run, console, detach, events)
+
+
+def status(server: Path, console: Console) -> None:
+    """Prints whether the server runs, which sites are connected, and how the runs stand."""
+    roster, online = read_roster(server), set[bytes]()
+    try:
+        with control(server) as calls:
+            online = {node.key for node in calls.nodes() if node.online}
+        _say(console, f"server: up ({_address(server)})")
+    except (UserError, Unreachable) as error:
+        _say(console, f"server: down ({error})" if isinstance(error, Unreachable) else "server: down")
+    for site in roster.sites:
+        _say(console, f"site {site.name}: {'connected' if site.node.encode() in online else 'not connected'}")
+    if not (server / "runs" / FILE).is_file():
+        return
+    store = _store(server)
+    for run in store.runs().itertuples():
+        rounds = store.rounds(str(run.run))
+        done = len(rounds[rounds["kind"] == "train"])
+        _say(
+            console,
+            f"run {run.run}: {run.state}, {done} rounds{_process(server / 'runs' / str(run.run), str(run.state))}",
+        )
+
+
+def stop(server: Path, run: str, console: Console) -> None:
+    """Stops a run: its sites go, its rounds so far are kept.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    folder, launch = server / "runs" / run, read_launch(server / "runs" / run)
+    if launch is None:
+        raise UserError(f"{folder}: there is no run {run}; hansa status lists them")
+    write_launch(folder, replace(launch, wanted=False))  # first: it is not to be started again
+    if launch.flower_run is not None:
+        try:
+            with control(server) as calls:
+                calls.stop(launch.flower_run)
+        except (UserError, Unreachable, Refused):
+            _say(console, "the server is down, so nothing of the run is running")
+    deadline = time.monotonic() + GOODBYE
+    while served(folder, launch.epoch) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    store = _store(server)
+    try:
+        state = State(store.entry(run)["state"])
+    except UserError:
+        _say(console, f"run {run} is stopped; it had not begun")
+        return
+    if state is State.RUNNING:
+        store.end(run, State.INTERRUPTED, "hansa stop")
+        state = State.INTERRUPTED
+    _say(console, f"run {run} is {state}")
+
+
+def logs(server: Path, run: str, console: Console) -> None:
+    """Prints a run's events, and what its process writes until it ends.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    launch = read_launch(server / "runs" / run)
+    if (server / "runs" / FILE).is_file() or launch is None:
+        try:
+            for event in _store(server).events(run).itertuples():
+                _say(console, f"{event.time} {event.level}: {event.text}")
+        except UserError:
+            if launch is None:
+                raise
+    if launch is None or launch.flower_run is None:
+        return
+    with control(server) as calls:
+        for text in calls.logs(launch.flower_run):
+            console.out(text, end="", highlight=False)
+
+
+def check_app(files: Mapping[str, bytes], app: Path) -> None:
+    """Whether an app's pyproject.toml says what Flower and Hansa need of it.
+
+    Raises:
+        UserError: it does not.
+    """
+    if "pyproject.toml" not in files:
+        raise UserError(f"{app}: no pyproject.toml, by which Flower knows an app; copy that of an example")
+    try:
+        flower = tomllib.loads(files["pyproject.toml"].decode()).get("tool", {}).get("flwr", {}).get("app", {})
+    except ValueError as error:
+        raise UserError(f"{app / 'pyproject.toml'}: not TOML: {error}") from error
+    parts, keys = flower.get("components", {}), flower.get("config", {})
+    wanted = {"serverapp": "server.app:app", "clientapp": "clients.app:app"}
+    problems = [f'[tool.flwr.app.components]: write {k} = "{v}"' for k, v in wanted.items() if parts.get(k) != v]
+    defaults = dict(zip(RUN_KEYS, ('""', "1"), strict=True))
+    problems += [f"[tool.flwr.app.config]: write {k} = {v}" for k, v in defaults.items() if k not in keys]
+    if problems:
+        raise UserError(*(f"{app / 'pyproject.toml'} {problem}" for problem in problems))
+
+
+def control(server: Path) -> Control:
+    """Calls to the SuperLink of the server that runs on a folder.
+
+    Raises:
+        UserError: none does.
+    """
+    return Control(_address(server), read(server, CA))
+
+
+def _address(server: Path) -> str:
+    found = told(server, "server")
+    if found is None or not lives(found) or "address" not in found:
+        raise UserError(f"{server}: no server runs on it; start one with hansa server up {server}")
+    return str(found["address"])
+
+
+def _follow(server: Path, run: str, console: Console, detach: bool, events: int) -> None:
+    hints = f"follow it with hansa logs {run}, end it with hansa stop {run}"
+    if detach:
+        _say(console, f"run {run} is on its way; {hints}")
+        return
+    try:
+        Follower(server / "runs", run, console, events).follow()
+    except KeyboardInterrupt:
+        _say(console, f"run {run} goes on; {hints}")
+        raise
+    _say(console, f"model and metrics: {server / 'runs' / run}")
+
+
+def _process(run: Path, state: str) -> str:
+    launch = read_launch(run)
+    if state != State.RUNNING or launch is None or served(run, launch.epoch) is not False:
+        return ""
+    return ", its process is gone" + (" (goes on when the server is up)" if launch.wanted else "")
+
+
+def _store(server: Path) -> Store:
+    if not (server / "runs" / FILE).is_file():
+        raise UserError(f"{server / 'runs'}: there are no runs yet")
+    return Store(server / "runs" / FILE)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,92 @@
+"""Follows a deployed run by what it enters into the run store."""
+
+import time
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from hansa.errors import RunFailed, UserError
+from hansa.supervise import lives, told
+from server.launch import read_launch
+from server.store import DONE, FILE, State, Store
+
+POLL = 0.3  # seconds
+
+
+class Follower:
+    """Prints what is new in a run.
+
+    Args:
+        runs: the folder of runs.
+        run: the run's id.
+        console: where to.
+        events: how many of its events are old.
+    """
+
+    def __init__(self, runs: Path, run: str, console: Console, events: int = 0) -> None:
+        self.store, self.folder, self.run, self.console = Store(runs / FILE), runs / run, run, console
+        self.begun = False
+        self._events, self._old = events, events
+        self._told: set[tuple[object, ...]] = set()  # rounds and scores
+
+    def follow(self) -> None:
+        """Prints until the run is over.
+
+        Raises:
+            RunFailed: it failed, was stopped, did not begin, or its server is gone.
+        """
+        while True:
+            launch = read_launch(self.folder)
+            wanted = launch is not None and launch.wanted  # read first: what ends a run is in the store by then
+            state, reason = self.news()
+            if state in DONE:
+                return
+            if state in (State.FAILED, State.CRASHED):
+                raise RunFailed(f"run {self.run} {state}: {reason}; see hansa logs {self.run}")
+            if not wanted and self.begun:
+                raise RunFailed(f"run {self.run} was interrupted: {reason}; go on with --resume --run {self.run}")
+            if not wanted:
+                raise RunFailed(f"run {self.run} did not begin; see hansa logs {self.run}")
+            server = told(self.folder.parents[1], "server")
+            if server is None or not lives(server):
+                raise RunFailed(f"the server was stopped; run {self.run} goes on when hansa server up is back")
+            time.sleep(POLL)
+
+    def news(self) -> tuple[State, str]:
+        """Prints what is new; the run's state and its reason. A resumed run is running until it is reopened."""
+        try:
+            entry = self.store.entry(self.run)
+        except UserError:
+            return State.RUNNING, ""
+        events = self.store.events(self.run)
+        self.begun = self.begun or len(events) > self._old or entry["state"] == State.RUNNING
+        self._print_rounds()
+        self._print_events(events)
+        return (State(entry["state"]), entry["reason"]) if self.begun else (State.RUNNING, "")
+
+    def _print_events(self, events: pd.DataFrame) -> None:
+        for event in events.iloc[self._events :].itertuples():
+            if event.kind == "resume":  # rounds after the last checkpoint are done again
+                self._told = {key for key in self._told if isinstance(key[0], int) and key[0] <= int(event.round)}
+            self._print(f"{event.level}: {event.text}" if event.level != "info" else str(event.text))
+        self._events = len(events)
+
+    def _print_rounds(self) -> None:
+        for row in self.store.rounds(self.run).itertuples():
+            if row.kind == "train" and self._new(row.round, "train"):
+                void = f"; does not count: {row.void}" if row.void else ""
+                self._print(f"round {row.round}: {row.took_part} of {row.asked} sites, {row.seconds:.1f} s{void}")
+        scores = self.store.frame(self.run).query("scope == 'all' and split != 'train'")
+        for (number, split), values in scores.groupby(["round", "split"], sort=False):
+            if self._new(number, split):
+                said = "  ".join(f"{v.name} {v.value:.4g}" for v in values.itertuples(index=False))
+                self._print(f"model of round {number}, {split}: {said}")
+
+    def _new(self, *key: object) -> bool:
+        new = key not in self._told
+        self._told.add(key)
+        return new
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,66 @@
+"""What a server folder remembers of each run that was given to Flower, so that a dead one is noticed and started again.
+
+Hansa's run outlives Flower's: each start is a new Flower run under the next epoch. In runs/RUN/ stand app.zip, the app
+as it was given; launch.json, the newest start; process.json, the process of a start, which it writes itself.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hansa.files import write_atomically
+from hansa.processes import started
+
+APP = "app.zip"
+_LAUNCH, _PROCESS = "launch.json", "process.json"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The newest start of a run."""
+
+    epoch: int  # from 1
+    flower_run: int | None  # Flower's id; None while it is being started
+    wanted: bool = True  # whether it is to be started again if it dies
+
+
+def write_launch(run: Path, launch: Launch) -> None:
+    """Notes a start in a run's folder."""
+    write_atomically(run / _LAUNCH, json.dumps(asdict(launch)).encode())
+
+
+def read_launch(run: Path) -> Launch | None:
+    """The newest start of a run; None if it was never given to Flower."""
+    try:
+        return Launch(**json.loads((run / _LAUNCH).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def wanted(runs: Path) -> Iterator[tuple[str, Launch]]:
+    """The runs that are to go on until they are done."""
+    for path in sorted(runs.glob(f"*/{_LAUNCH}")):
+        launch = read_launch(path.parent)
+        if launch is not None and launch.wanted:
+            yield path.parent.name, launch
+
+
+def announce(run: Path, epoch: int) -> None:
+    """Called by the process that serves a run, when it begins: from now on its death is noticed at once.
+
+    Args:
+        run: the run's folder.
+        epoch: of this start.
+    """
+    write_atomically(run / _PROCESS, json.dumps([epoch, os.getpid(), started(os.getpid())]).encode())
+
+
+def served(run: Path, epoch: int) -> bool | None:
+    """Whether the process that serves a start lives; None if it has not announced itself."""
+    try:
+        of, pid, since = json.loads((run / _PROCESS).read_text())
+    except FileNotFoundError:
+        return None
+    return started(pid) == since if of == epoch else None

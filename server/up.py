@@ -1,0 +1,148 @@
+"""What `hansa server up` does: keeps Flower's two processes of the server machine running, and its runs going."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+
+from hansa.address import as_ip, is_loopback, join, split
+from hansa.errors import RunFailed, UserError
+from hansa.flower import environment, program, shown
+from hansa.roster import Roster
+from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
+from hansa.supervise import Child, Program, Supervisor
+from server.flower import Control, Refused, Unreachable
+from server.revive import Reviver
+from server.serverfile import ServerFile, load_server_file
+
+PATIENCE = 60.0  # seconds that the SuperLink may take until it answers
+LOOK = 0.25  # seconds between two looks at the runs
+PORTS = 5  # ports that are tried where any will do
+
+Say = Callable[[str], None]
+
+
+def up(folder: Path, say: Say) -> None:
+    """Runs the server until a signal stops it.
+
+    Args:
+        folder: the server's.
+        say: shows a line.
+
+    Raises:
+        UserError: the folder is not in order, its address is taken, or a server runs on it already.
+        RunFailed: a process cannot be kept running.
+    """
+    folder = folder.resolve()
+    file, startup = load_server_file(folder / SERVER_FILE), read_startup(folder, datetime.now(UTC))
+    read(folder, SUPEREXEC_SECRET)
+    (folder / "flower").mkdir(mode=0o700, exist_ok=True)
+    env = {**environment(folder / "flower", file.flower.telemetry), "HANSA_SERVER": str(folder)}
+    with Supervisor(folder, "server", say, env) as supervisor, _superlink(supervisor, file, startup.ca) as link:
+        admit(link.control, startup.roster, say)
+        supervisor.tell(address=link.address)
+        reviver = Reviver(folder / "runs", link.control, say, file.runs.auto_resume)
+        supervisor.at_stop.append(lambda: _leave(link, startup.ca, reviver))
+        for line in _introduction(supervisor, link.address):
+            say(line)
+        while True:
+            supervisor.wait(LOOK)
+            reviver.look()
+
+
+def admit(control: Control, roster: Roster, say: Say) -> None:
+    """Registers the sites of the roster with the SuperLink, and those no longer that are not in it."""
+    nodes, keys = {node.key: node for node in control.nodes()}, {site.node.encode(): site.name for site in roster.sites}
+    for key in nodes.keys() - keys.keys():
+        control.unregister(nodes[key].id)
+        say(f"{nodes[key].name} is not in the roster any more, and may not connect")
+    for key in keys.keys() - nodes.keys():
+        control.register(keys[key], key)
+
+
+@dataclass(frozen=True)
+class Link:
+    """The running SuperLink."""
+
+    address: str  # as this machine reaches it
+    control: Control
+
+
+@contextmanager
+def _superlink(supervisor: Supervisor, file: ServerFile, ca: bytes) -> Iterator[Link]:
+    """Starts Flower's two programs, and waits until they answer."""
+    host, port = split(file.server.flower)
+    for _ in range(PORTS if port == 0 else 1):
+        at = port or _free_port(host)
+        address = join(_reached(host), at)
+        link = supervisor.start(_link(supervisor.folder, host, at))
+        starter = supervisor.start(_starter(supervisor.folder, address))
+        with Control(address, ca) as control:
+            if _answers(supervisor, control, link):
+                yield Link(address, control)
+                return
+        supervisor.drop(starter)
+        supervisor.drop(link)
+    raise UserError(f"server.toml [server] flower: {join(host, at)} is taken by another process; choose another port")
+
+
+def _answers(supervisor: Supervisor, control: Control, link: Child) -> bool:
+    """Waits until the SuperLink answers; False if its port is taken."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        supervisor.wait(0.1)
+        if any("address already in use" in line.lower() for line in link.last_words):
+            return False
+        with suppress(Unreachable, Refused):
+            control.nodes()
+            return link.pid is not None
+    raise RunFailed(f"SuperLink did not answer within {PATIENCE:g} s; see {link.log.path}")
+
+
+def _link(folder: Path, host: str, port: int) -> Program:
+    command = [program("flower-superlink"), "--host", host, "--port", str(port), "--enable-supernode-auth"]
+    command += ["--ssl-ca-certfile", str(folder / CA), "--ssl-certfile", str(folder / TLS_CERTIFICATE)]
+    command += ["--ssl-keyfile", str(folder / TLS_KEY), "--disable-runtime-dependency-installation"]
+    command += ["--isolation", "process", "--database", str(folder / "flower" / "state.db")]
+    command += ["--superexec-auth-secret-file", str(folder / SUPEREXEC_SECRET)]
+    # It waits without end for open connections; SIGINT after SIGTERM cuts them. By then the runs have said goodbye.
+    return Program("SuperLink", command, shown=shown, stop=((1.2, SIGTERM), (1.4, SIGINT)))
+
+
+def _starter(folder: Path, address: str) -> Program:
+    command = [program("flower-superexec"), "--runtime-api-address", address]
+    command += ["--root-certificates", str(folder / CA), "--superexec-auth-secret-file", str(folder / SUPEREXEC_SECRET)]
+    return Program("Starter", command, shown=shown)
+
+
+def _free_port(host: str) -> int:
+    """One that is free just now; Flower refuses port 0."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _reached(host: str) -> str:
+    """Where this machine reaches what listens on a host."""
+    ip = as_ip(host)
+    if ip is None or not ip.is_unspecified:
+        return host
+    return "127.0.0.1" if ip.version == 4 else "::1"
+
+
+def _introduction(supervisor: Supervisor, address: str) -> Iterator[str]:
+    link, starter = (supervisor.children[name].pid for name in ("SuperLink", "Starter"))
+    yield f"SuperLink on {address}, pid {link}; starter of runs, pid {starter}; logs in {supervisor.folder / 'logs'}"
+    if not is_loopback(split(address)[0]):
+        yield f"warning: whoever reaches {address} may start and stop runs; let only a proxy reach it, see server.toml"
+    yield "ready; Ctrl-C stops it"
+
+
+def _leave(link: Link, ca: bytes, reviver: Reviver) -> None:
+    link.control.close()  # the SuperLink would wait for it
+    with Control(link.address, ca, timeout=1.0) as control:
+        reviver.leave(control)
