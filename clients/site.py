@@ -10,14 +10,13 @@ from clients.batches import Batches, OwnStream
 from clients.memory import MemoryStore
 from clients.split import valid_split
 from clients.trainer import Trainer
-from hansa.evaluate import evaluate
+from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.records import Plan, Refusal, Reply, Vectors
 from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task
 from hansa.workbench import Workbench
 from strategies.base import Memory, Strategy
 
-EVALUATION_ROWS = 256  # the least batch in evaluation, where no gradient is kept
 
 
 @dataclass

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from hansa.metrics import Sums, as_sums, ratio, total
 from hansa.task import Dataset, Task, collate
 
+EVALUATION_ROWS = 256  # the least batch: no gradient is kept
+
 
 @torch.no_grad()
 def evaluate(task: Task, model: nn.Module, dataset: Dataset, batch_size: int, device: torch.device) -> Sums:

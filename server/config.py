@@ -18,6 +18,7 @@ class RoundsTable(Table):
     rounds: Annotated[int, Field(ge=1)] = 10
     sites_per_round: Some = 1.0  # asked in each round: a number of sites, or a share of all, drawn with the run's seed
     quorum: Some = 1.0  # answers that make a round count: a number of sites, or a share of those asked
+    deadline: Annotated[float, Field(gt=0)] = 3600.0  # seconds from plan to answer, deployed; then the quorum rules
     max_void: Annotated[int, Field(ge=0)] = 3  # rounds in a row that may not count before the run fails
     keep: Literal["last", "best"] = "last"  # the model that is scored on test data and handed out
     monitor: str = "loss"  # the validation metric that tells the best model

@@ -28,6 +28,13 @@ class RoundEnded:
 
 
 @dataclass(frozen=True)
+class RoundCommitted:
+    """A round is on disk: it will not be done again."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class Scored:
     """Metric values of the model that stood after a round (0: the initial one)."""
 
@@ -46,5 +53,5 @@ class Note:
     text: str
 
 
-Event = RoundStarted | RoundEnded | Scored | Note
+Event = RoundStarted | RoundEnded | RoundCommitted | Scored | Note
 Listener = Callable[[Event], None]

@@ -63,6 +63,8 @@ def ending(store: Store, run: str) -> Iterator[End]:
     end = End()
     try:
         yield end
+    except SystemExit:
+        raise  # a process that is told to end leaves the run as it stands
     except KeyboardInterrupt:
         store.end(run, State.INTERRUPTED, "Ctrl-C")
         raise

@@ -12,7 +12,7 @@ from hansa.records import Aggregate, Plan, ServerState
 from server.checkpoint import Best, Keeper, Progress
 from server.cohort import Cohort, Rule, draw
 from server.config import RoundsTable, count
-from server.events import Event, Note, RoundEnded, RoundStarted, Scored, Values
+from server.events import Event, Note, RoundCommitted, RoundEnded, RoundStarted, Scored, Values
 from server.rounds import run_round
 from strategies.base import Strategy
 
@@ -80,6 +80,7 @@ class Run:
         if self.score is not None:
             self.tell(Scored(number, "server", "all", self.score(after)))
         self.checkpoints.save(after, progress)
+        self.tell(RoundCommitted(number))
         if void > self.rounds.max_void:
             raise RunFailed(f"{void} rounds in a row did not count; the last: {aggregate.void}")
         return after, progress

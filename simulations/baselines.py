@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset
 
 from hansa.errors import UserError
-from hansa.evaluate import evaluate
+from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import Sums, ratio, roc
 from hansa.task import Dataset, Site, Task
 from server.config import RoundsTable
@@ -63,7 +63,7 @@ def score(task: Task, history: History, sites: list[Site]) -> Scores:
     """A run's shared model on each site's test rows."""
     model: nn.Module = history.model()
     tests = {site.name: task.test_data(site) for site in sites}
-    return {n: evaluate(task, model, rows, 256, history.bench.device) for n, rows in tests.items() if rows is not None}
+    return {n: evaluate(task, model, rows, EVALUATION_ROWS, history.bench.device) for n, rows in tests.items() if rows is not None}
 
 
 def _all(rounds: RoundsTable) -> RoundsTable:

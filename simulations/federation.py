@@ -11,8 +11,9 @@ from safetensors.torch import save_model
 from clients.config import TrainingTable
 from clients.memory import MemoryInRam, MemoryOnDisk
 from clients.site import SiteHalf
+from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
-from hansa.evaluate import evaluate
+from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import Sums, values
 from hansa.records import Plan, Reply, ServerState
 from hansa.task import Site, Source, Task
@@ -24,7 +25,6 @@ from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
-from simulations.device import choose_device, hardware, using_threads
 from simulations.engine import LoopEngine
 from simulations.history import History
 from strategies.base import Strategy
@@ -160,4 +160,4 @@ class Simulation:
     def _score_at_server(self, state: ServerState) -> Values:
         bench, rows = self.bench, self.what.task.server_data()
         assert rows is not None
-        return values(evaluate(self.what.task, bench.load(state.params, state.counters, {}), rows, 256, bench.device))
+        return values(evaluate(self.what.task, bench.load(state.params, state.counters, {}), rows, EVALUATION_ROWS, bench.device))

@@ -3,6 +3,7 @@
 P = shared floats, N = those of parameters, which come first in a vector.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
@@ -94,6 +95,12 @@ class Strategy(Table):
             self.beside(optimizer)
         except UserError as error:
             yield f"{error}; change [training] optimizer"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the algorithm's name and fields: two ends with one digest run the same algorithm."""
+        text = f"{type(self).__qualname__} {self.model_dump_json()}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     # the server half
 

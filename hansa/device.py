@@ -1,4 +1,4 @@
-"""Where a simulation computes."""
+"""Where a model is trained."""
 
 import platform
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(name)
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= there[device.type]:
-        raise UserError(f'[simulation] device: there is no {name} on this machine; use "auto" or "cpu"')
+        raise UserError(f'device: there is no {name} on this machine; use "auto" or "cpu"')
     return device
 
 

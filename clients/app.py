@@ -1,0 +1,128 @@
+"""The ClientApp: a thin adapter between Flower and `clients.participant`. It imports no torch."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.audit import Audit
+from clients.child import Child, ChildFailed
+from clients.failures import LINES, Failure
+from clients.link import Identity, Invitation, Turned
+from clients.participant import Participant
+from clients.policy import Refused, admit, check_protection
+from clients.sitefolder import SiteFolder, open_site_folder
+from hansa.errors import UserError
+from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
+
+PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
+
+app = ClientApp()
+
+
+class Told(BaseException):
+    """A signal has told this process to end."""
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Takes part in one run, from the invitation to the end of the run. It always answers: else Flower's node hangs."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    line = LINES[Failure.SITE]
+    try:
+        line = take_part(invited(message), context.node_id)
+    except Told:
+        line = "the site was stopped"
+    except UserError as error:
+        say(f"error: {error}")
+    except Exception:
+        traceback.print_exc()
+    return Message(RecordDict({"answer": ConfigRecord({"line": line})}), reply_to=message)
+
+
+def invited(message: Message) -> dict[str, str | int]:
+    """The invitation that a message carries.
+
+    Raises:
+        UserError: it carries none.
+    """
+    record = message.content.config_records.get("invitation")
+    if record is None or not {"address", "run", "epoch", "token"} <= set(record):
+        raise UserError("the server's message is no invitation; are both ends of one version of hansa?")
+    return {key: value for key, value in record.items() if isinstance(value, str | int)}
+
+
+def take_part(invitation: dict[str, str | int], node: int) -> str:
+    """Takes part in the run of an invitation; how it ended, in a line that may leave the site.
+
+    Raises:
+        UserError: the site's folder is not in order.
+    """
+    folder = open_site_folder(Path(os.environ["HANSA_SITE"]), datetime.now(UTC))
+    run, audit = str(invitation["run"]), Audit(folder.path / "audit.jsonl")
+    with tempfile.TemporaryDirectory(prefix="hansa-app-") as scratch:
+        try:
+            app_folder = admit(delivered(), folder.file.apps, Path(scratch) / "app")
+            check_protection(folder.file.policy, secure_aggregation=False)
+        except Refused as refused:
+            audit.append(run, "refused", code=refused.code)
+            say(f"run {run} refused: {refused.detail}")
+            return f"{refused.code}: {refused}"
+        audit.append(run, "admitted", epoch=int(invitation["epoch"]))
+        line = _participant(folder, app_folder, run, invitation, node)
+        audit.append(run, "ended", line=line)
+        return line
+
+
+def delivered() -> Path:
+    """The folder into which Flower has unpacked the app: it stands on the path of modules."""
+    for path in sys.path:
+        if path and (Path(path) / "federation.toml").is_file():
+            return Path(path)
+    raise UserError("the app that Flower delivered has no federation.toml")
+
+
+def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> str:
+    def invite(layout: str, strategy: str) -> Invitation:
+        address = folder.file.site.session or str(told["address"])
+        return Invitation(address, run, int(told["epoch"]), node, layout, strategy, str(told["token"]))
+
+    def start() -> Child:
+        return Child(app_folder, folder.path, run, folder.path / "logs" / "training.log")
+
+    (folder.path / "logs").mkdir(exist_ok=True)
+    spool = folder.path / "spool" / run
+    identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY)
+    try:
+        return Participant(invite, start, identity, spool, say).take_part()
+    except ChildFailed as failure:
+        return f"{failure.code}: {failure}"
+    except Turned as turned:
+        return f"turned away: {turned}"
+    finally:
+        shutil.rmtree(spool, ignore_errors=True)
+
+
+def say(line: str) -> None:
+    """A line of the site's log."""
+    print(line, flush=True)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """The node must get an answer, but may be gone itself: no longer than a moment."""
+    for again in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)
+    watchdog = threading.Timer(PATIENCE, os._exit, (0,))
+    watchdog.daemon = True
+    watchdog.start()
+    raise Told

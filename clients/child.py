@@ -1,0 +1,121 @@
+"""The training process, as the light process that holds the session sees it.
+
+Orders and answers are lines of JSON over a socket; vectors and uploads are files in the spool.
+"""
+
+import base64
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.failures import LINES, Failure
+from hansa.wire.link_pb2 import Plan, Result
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class ChildDied(RuntimeError):
+    """The training process is gone."""
+
+
+class ChildFailed(RuntimeError):
+    """The training process could not do what it was asked; code and text may leave the site."""
+
+    def __init__(self, code: Failure) -> None:
+        super().__init__(LINES[code])
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a started training process has found: the digests of what the federation trains."""
+
+    layout: str
+    strategy: str
+
+
+class Child:
+    """One training process.
+
+    Args:
+        app: the folder of the admitted app.
+        site: the site's folder.
+        run: the run's id.
+        log: the file that gets what the process writes.
+    """
+
+    def __init__(self, app: Path, site: Path, run: str, log: Path) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "clients.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,
+            )
+        self._socket, self._lines = ours, ours.makefile("rb")
+        try:
+            answer = self._ask({"app": str(app), "site": str(site), "run": run})
+        except BaseException:
+            self.stop()
+            raise
+        self.ready = Ready(answer["layout"], answer["strategy"])
+
+    def work(self, plan: Plan, files: Mapping[str, Path], upload: Path) -> Result:
+        """Does a plan; its upload, if it has one, is in the file afterwards.
+
+        Raises:
+            ChildDied: it was killed, or ran out of memory.
+            ChildFailed: it takes no part.
+        """
+        order = {
+            "plan": base64.b64encode(plan.SerializeToString()).decode(),
+            "files": {name: str(path) for name, path in files.items()},
+            "upload": str(upload),
+        }
+        return Result.FromString(base64.b64decode(self._ask(order)["result"]))
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        """Ends what it does at once; may be called from any thread, and `work` raises ChildDied."""
+        self.process.kill()
+
+    def stop(self) -> None:
+        """Ends it at once: between plans it has nothing to lose, and what it was doing is no longer wanted."""
+        self.process.kill()
+        self.process.wait()
+        self._lines.close()
+        self._socket.close()
+
+    def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            self._socket.sendall(json.dumps(order).encode() + b"\n")
+            line = self._lines.readline()
+        except OSError as error:
+            raise ChildDied from error
+        if not line.endswith(b"\n"):
+            raise ChildDied
+        answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise ChildFailed(Failure(answer["failed"]))
+        return answer
+
+
+def _die_with_parent() -> None:
+    """Runs in the new process, before the program."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)

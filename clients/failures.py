@@ -1,0 +1,27 @@
+"""What a site tells the server when something fails: a code and a fixed text, nothing of the site's own.
+
+The full text, with its paths and values, stays in the site's log.
+"""
+
+from enum import StrEnum
+
+
+class Failure(StrEnum):
+    """What failed."""
+
+    APP = "app_unusable"
+    INPUT = "input_unusable"
+    TRAINING = "training_failed"
+    DIED = "training_died"
+    SITS_OUT = "sits_out"
+    SITE = "site_failed"
+
+
+LINES = {
+    Failure.APP: "the app's task or federation.toml cannot be used at this site; its log says why",
+    Failure.INPUT: "the site's rows, memory or settings cannot be used; its log says why",
+    Failure.TRAINING: "training ended in an error; the site's log says which",
+    Failure.DIED: "the training process died, and died again",
+    Failure.SITS_OUT: "the site has no rows for this plan",
+    Failure.SITE: "the site ended in an error; its log says which",
+}

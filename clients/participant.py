@@ -1,0 +1,135 @@
+"""One run at a site: the session held, each plan given to the training process, which is started again when it dies.
+
+Light, like all that the ClientApp imports: no torch.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from clients.child import Child, ChildDied, ChildFailed
+from clients.failures import LINES, Failure
+from clients.link import Identity, Invitation, Link, Orphaned, UploadRefused
+from hansa.errors import UserError
+from hansa.wire.link_pb2 import Plan, Refused, SiteFrame
+
+LOOK = 0.2  # seconds between two looks at the session while the training process works
+MAX_RESTARTS = 10  # of the training process in one run
+
+
+class Participant:
+    """A site in one run.
+
+    Args:
+        invite: makes the invitation, once the training process has told its digests.
+        start: starts a training process.
+        identity: the site's certificate and the authority that it trusts.
+        spool: folder of this run for vectors and uploads.
+        say: writes a line to the site's log.
+    """
+
+    def __init__(
+        self,
+        invite: Callable[[str, str], Invitation],
+        start: Callable[[], Child],
+        identity: Identity,
+        spool: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self.invite, self.start, self.identity, self.spool, self.say = invite, start, identity, spool, say
+        self.restarts, self.busy = 0, False
+        self.plan: str | None = None  # in hand
+        self.answered: tuple[str, SiteFrame] | None = None  # the newest
+
+    def take_part(self) -> str:
+        """Takes part until the run is over; how it ended, in a line that may leave the site.
+
+        Raises:
+            ChildFailed: the training process cannot use the app or the site's settings.
+            Turned: the server wants nothing of this site.
+        """
+        self.spool.mkdir(parents=True, exist_ok=True)
+        # The one thread that starts training processes lives as long as the run: they die with the thread.
+        with ThreadPoolExecutor(1, "training") as hands:
+            self.child = hands.submit(self.start).result()
+            try:
+                invitation = self.invite(self.child.ready.layout, self.child.ready.strategy)
+                with Link(invitation, self.identity, self.spool) as link:
+                    return self._follow(link, hands)
+            except Orphaned:
+                return "the server was gone for too long"
+            finally:
+                self.plan = None
+                self.child.kill()
+
+    def _follow(self, link: Link, hands: ThreadPoolExecutor) -> str:
+        """Answers plans until the run is over. A new plan ends the work on an older one, which came too late."""
+        job: Future[None] | None = None
+        while True:
+            frame = link.next(None if job is None or job.done() else LOOK)
+            if job is not None and job.done():
+                job.result()  # raises what is our bug
+            match frame.WhichOneof("frame") if frame is not None else None:
+                case "over":
+                    assert frame is not None
+                    return frame.over.line
+                case "plan":
+                    assert frame is not None
+                    if job is None or job.done() or self.plan != frame.plan.id:
+                        self._turn_to(frame.plan.id)
+                        job = hands.submit(self._answer, link, frame.plan)
+
+    def _turn_to(self, plan: str) -> None:
+        """Ends what the training process is doing, if it is doing anything."""
+        self.plan = plan
+        if self.busy:
+            self.child.kill()
+
+    def _answer(self, link: Link, plan: Plan) -> None:
+        """Answers a plan: a training process that dies gets a second try; one that comes again, the same answer."""
+        if self.answered is None or self.answered[0] != plan.id:
+            frame = self._frame(link, plan)
+            if self.plan != plan.id:
+                return
+            self.answered = plan.id, frame
+        link.send(self.answered[1])
+
+    def _frame(self, link: Link, plan: Plan) -> SiteFrame:
+        try:
+            for _ in range(2):
+                try:
+                    return self._work(link, plan)
+                except ChildDied:
+                    if self.plan != plan.id:
+                        return SiteFrame()  # it was dropped for another plan, or the run is over
+            code = Failure.DIED
+        except ChildFailed as failure:
+            code = failure.code
+        except (UploadRefused, UserError) as error:
+            self.say(f"round {plan.round}: {error}")
+            code = Failure.SITE
+        self.say(f"round {plan.round}: {LINES[code]}")
+        return SiteFrame(refused=Refused(plan=plan.id, code=code, line=LINES[code]))
+
+    def _work(self, link: Link, plan: Plan) -> SiteFrame:
+        upload = self.spool / "upload"
+        upload.unlink(missing_ok=True)
+        files = link.fetch(plan)
+        if self.child.dead:
+            self._restart()
+        self.busy = True
+        try:
+            result = self.child.work(plan, files, upload)
+        finally:
+            self.busy = False
+        if upload.exists():
+            result.upload.CopyFrom(link.upload(plan.id, upload))
+        return SiteFrame(result=result)
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        if self.restarts > MAX_RESTARTS:
+            raise ChildFailed(Failure.DIED)
+        self.say("the training process is gone; starting another")
+        self.child.stop()
+        self.child = self.start()

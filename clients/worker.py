@@ -1,0 +1,119 @@
+"""The training process of a site: started once a run by the process that holds the session, and again when it dies."""
+
+import base64
+import json
+import socket
+import sys
+import traceback
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clients.config import TrainingTable
+from clients.data import DataTable, open_source
+from clients.failures import Failure
+from clients.memory import MemoryOnDisk
+from clients.report import SiteReport
+from clients.site import SiteHalf
+from clients.sitefile import load_site_file
+from hansa.codec import from_plan, to_result, write_upload
+from hansa.config import load
+from hansa.device import choose_device
+from hansa.errors import UserError
+from hansa.records import Refusal
+from hansa.startup import SITE_FILE
+from hansa.tables import FederationTable
+from hansa.task import Site, Source, Task
+from hansa.taskfile import load_class
+from hansa.wire.link_pb2 import Plan as PlanFrame
+from hansa.workbench import Workbench
+from strategies.base import Strategy
+
+
+class Worker:
+    """The site's half of one run.
+
+    Args:
+        app: the folder of the admitted app.
+        folder: the site's.
+        run: the run's id.
+
+    Raises:
+        UserError: the app or the site's settings cannot be used.
+    """
+
+    def __init__(self, app: Path, folder: Path, run: str) -> None:
+        self.config, self.file = load(app / "federation.toml"), load_site_file(folder / SITE_FILE)
+        self.folder, self.run = folder, run
+        head = self.config.table("federation", FederationTable)
+        self.task: Task = load_class(head.task, app, Task, "task")()
+        self.strategy: Strategy = self.config.table("strategy", Strategy)
+        if self.file.training.threads is not None:
+            torch.set_num_threads(self.file.training.threads)
+        device = choose_device(self.file.training.device)
+        self.bench = Workbench(self.task, self.strategy.local, head.seed, device)
+        self.report = SiteReport(folder / "reports" / run)
+        self.made: SiteHalf | None = None
+
+    def handle(self, frame: PlanFrame, files: dict[str, Path], upload: Path) -> dict[str, Any]:
+        """Does a plan: what is answered to it."""
+        plan = from_plan(frame, self.file.site.name, files)
+        answer = self._half(plan.seed).handle(plan)
+        if isinstance(answer, Refusal):
+            return {"failed": Failure.SITS_OUT}
+        self.report.add(plan, answer)
+        parts = self.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
+        write_upload(answer, parts, upload)
+        result = to_result(answer, frame.id, plan.round)
+        return {"result": base64.b64encode(result.SerializeToString()).decode()}
+
+    def _half(self, seed: int) -> SiteHalf:
+        """The site's half, made with the first plan, which tells the run's seed."""
+        if self.made is None:
+            site = Site(self.file.site.name, seed, self._source(seed))
+            memory = MemoryOnDisk(self.folder / "memory" / self.run)
+            self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, self._loaders)
+        return self.made
+
+    def _source(self, seed: int) -> Source | None:
+        table = self.file.data
+        if table is not None:
+            return open_source(table, self.folder, self.file.site.name, seed)
+        if "data" in self.config:
+            return open_source(self.config.table("data", DataTable), self.folder, self.file.site.name, seed)
+        return None
+
+    @cached_property
+    def _loaders(self) -> int:
+        own = self.file.training.num_workers
+        return self.config.table("training", TrainingTable).num_workers if own is None else own
+
+
+def main() -> None:
+    """Serves the orders that come over the socket whose file descriptor is the one argument."""
+    with socket.socket(fileno=int(sys.argv[1])) as ours, ours.makefile("rwb") as lines:
+        worker: Worker | None = None
+        for line in lines:
+            order = json.loads(line)
+            try:
+                if worker is None:
+                    worker = Worker(Path(order["app"]), Path(order["site"]), order["run"])
+                    answer = {"layout": worker.bench.shared.digest, "strategy": worker.strategy.digest}
+                else:
+                    frame = PlanFrame.FromString(base64.b64decode(order["plan"]))
+                    files = {name: Path(path) for name, path in order["files"].items()}
+                    answer = worker.handle(frame, files, Path(order["upload"]))
+            except UserError as error:
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                answer = {"failed": Failure.APP if worker is None else Failure.INPUT}
+            except Exception:
+                traceback.print_exc()
+                answer = {"failed": Failure.TRAINING}
+            lines.write(json.dumps(answer).encode() + b"\n")
+            lines.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The ServerApp: a thin adapter between Flower and `server.serving`."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from hansa.errors import RunFailed, UserError
+from server.command import control
+from server.flower import Control, Refused, Unreachable
+from server.serving import Seat, Serving
+
+PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
+TTL = 30 * 86_400.0  # seconds that an invitation stands; the run's end answers it
+
+app = ServerApp()
+
+
+class FlowerInviter:
+    """Invites sites by one Flower message each.
+
+    Args:
+        grid: of the run.
+        control: of the SuperLink: it knows which node is whose.
+        say: gets a line for the run's log.
+    """
+
+    def __init__(self, grid: Grid, control: Control, say: Callable[[str], None]) -> None:
+        self.grid, self.control, self.say = grid, control, say
+        self.open: dict[str, str] = {}  # message -> site, not answered yet
+
+    def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
+        """See Inviter."""
+        with suppress(Unreachable, Refused):  # the SuperLink is being started again
+            self._take_replies()
+            invited = {*self.open.values(), *present}
+            for node in self.control.nodes():
+                if node.online and node.name not in invited:
+                    record = RecordDict({"invitation": ConfigRecord(dict(invitation(node.name, node.id)))})
+                    message = Message(record, dst_node_id=node.id, message_type="train", ttl=TTL)
+                    self.open.update(dict.fromkeys(self.grid.push_messages([message]), node.name))
+                    self.say(f"{node.name} is invited")
+
+    def drain(self, seconds: float) -> None:
+        """See Inviter."""
+        end = time.monotonic() + seconds
+        with suppress(Unreachable, Refused):
+            while self.open and time.monotonic() < end:
+                self._take_replies()
+                time.sleep(0.1)
+
+    def _take_replies(self) -> None:
+        if not self.open:
+            return
+        for reply in self.grid.pull_messages(list(self.open)):
+            site = self.open.pop(reply.metadata.reply_to_message_id, None)
+            if site is None:
+                continue
+            if reply.has_error():
+                self.say(f"{site}'s connection ended: {reply.error.reason}")
+            else:
+                answer = reply.content.config_records.get("answer", ConfigRecord())
+                self.say(f"{site}: {answer.get('line', 'an answer that makes no sense')!s}")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serves one start of a run."""
+    folder = Path(os.environ["HANSA_SERVER"])
+    config = context.run_config
+    seat = Seat(folder, str(config["hansa-run"]), int(config["hansa-epoch"]))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    with control(folder) as link:
+        try:
+            Serving(delivered(), seat, FlowerInviter(grid, link, say), say).serve()
+        except (UserError, RunFailed) as error:
+            say(f"failed: {error}")
+
+
+def delivered() -> Path:
+    """The folder into which Flower has unpacked the app: it stands on the path of modules."""
+    for path in sys.path:
+        if path and (Path(path) / "federation.toml").is_file():
+            return Path(path)
+    raise UserError("the app that Flower delivered has no federation.toml")
+
+
+def say(line: str) -> None:
+    """A line of the run's log, which `hansa logs` shows."""
+    print(line, flush=True)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """A signal is Flower's way to end this process; what it answers in the meantime is not waited for."""
+    for again in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)
+    threading.Timer(PATIENCE, os._exit, (0,)).start()
+    raise SystemExit(0)

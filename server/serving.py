@@ -1,0 +1,249 @@
+"""A deployed run at the server: sessions opened, sites invited, rounds run, everybody told when it is over.
+
+Knows nothing of Flower: who invites is passed in.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import save_model
+
+from hansa.address import join, split
+from hansa.appfiles import app_files
+from hansa.config import Config, load
+from hansa.errors import UserError
+from hansa.evaluate import EVALUATION_ROWS, evaluate
+from hansa.files import write_atomically
+from hansa.metrics import values
+from hansa.records import ServerState
+from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
+from hansa.tables import FederationTable
+from hansa.task import Task
+from hansa.taskfile import load_class
+from hansa.wire.link_pb2 import Over, ServerFrame
+from hansa.workbench import Workbench
+from server.checkpoint import Checkpoints, Progress, RunLock
+from server.config import RoundsTable, count
+from server.deployed import LinkedCohort
+from server.events import Event, Listener, Values
+from server.folders import made, write_folder
+from server.hello import Terms, token
+from server.launch import announce
+from server.link import Identity, Links
+from server.recorder import Recorder, ending
+from server.run import Outcome, Run
+from server.serverfile import ServerFile, load_server_file
+from server.store import FILE, State, Store
+from strategies.base import Strategy
+
+ADOPT = 5.0  # seconds that a resumed run leaves to sessions that are still alive, before it invites anybody
+ASSEMBLE = 60.0  # seconds that the first round waits for all sites, where the quorum is there
+LOOK = 1.0  # seconds between two looks at who is missing
+DRAIN = 3.0  # seconds that the sites get to answer for good at the end
+MODEL = "model.safetensors"
+ENGINE, HARDWARE = "deployed", "sites"  # what the run store says of where a deployed run is computed
+
+
+class Inviter(Protocol):
+    """Brings sites into the run's sessions."""
+
+    def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
+        """Invites the sites that can be reached, are not here and are not invited; called about once a second."""
+        ...
+
+    def drain(self, seconds: float) -> None:
+        """Waits until the invited have answered, so that nothing of this run outlives it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a run is served.
+
+    Args:
+        folder: the server's.
+        run: the run's id.
+        epoch: of this start, from 1.
+    """
+
+    folder: Path
+    run: str
+    epoch: int
+
+    @property
+    def home(self) -> Path:
+        """The run's folder."""
+        return self.folder / "runs" / self.run
+
+
+class Serving:
+    """One start of a run.
+
+    Raises:
+        UserError: the app or server.toml cannot be used.
+    """
+
+    def __init__(self, app: Path, seat: Seat, inviter: Inviter, say: Callable[[str], None]) -> None:
+        self.seat, self.inviter, self.say = seat, inviter, say
+        seat.home.mkdir(parents=True, exist_ok=True)
+        self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
+        self.sites = [member.name for member in read_roster(seat.folder).sites]
+        self.store = Store(seat.folder / "runs" / FILE)
+        self.config: Config = load(_kept(app, seat.home / "app") / "federation.toml")
+        head = self.config.table("federation", FederationTable)
+        self.task: Task = load_class(head.task, self.config.folder, Task, "task")()
+        self.strategy, self.seed, self.name = self.config.table("strategy", Strategy), head.seed, head.name
+        self.rounds = self.config.table("rounds", RoundsTable)
+        self.bench = Workbench(self.task, self.strategy.local, head.seed, torch.device("cpu"))
+        self.secret = _secret(seat.home / "secret")
+
+    def serve(self) -> None:
+        """Serves the run to its end.
+
+        Raises:
+            UserError: bad input or data.
+            RunFailed: too many rounds in a row did not count.
+        """
+        with RunLock(self.seat.home):
+            announce(self.seat.home, self.seat.epoch)
+            checkpoints = Checkpoints(self.seat.home / "checkpoints")
+            start = checkpoints.load()
+            self._enter(start)
+            with ending(self.store, self.seat.run) as ended:
+                links = self._open()
+                try:
+                    outcome = self._go(links, checkpoints, start)
+                    ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
+                except SystemExit:
+                    self._leave(links)
+                    raise
+                except BaseException:
+                    self._close(links, "the run has failed; the server's log says why")
+                    raise
+                self._close(links, "the run is over")
+
+    def _enter(self, start: tuple[ServerState, Progress] | None) -> None:
+        """Enters the run, or reopens it where an earlier start of it left off."""
+        try:
+            self.store.entry(self.seat.run)
+        except UserError:
+            facts = {"config": self.config.text, "engine": ENGINE, "hardware": HARDWARE}
+            self.store.create(self.seat.run, name=self.name, seed=self.seed, threads=1, **facts)
+        else:
+            self.store.reopen(self.seat.run, start[1].round if start else 0)
+
+    def _open(self) -> Links:
+        """Listens for sessions, at the port of the start before if there was one: sites look for the server there."""
+        terms = Terms(
+            self.seat.run, self.seat.epoch, self.sites, self.bench.shared.digest, self.strategy.digest, self.secret
+        )
+        folder, runs = self.seat.folder, self.file.runs
+        identity = Identity(folder / CA, folder / TLS_CERTIFICATE, folder / TLS_KEY)
+        links = Links(terms, identity, self.seat.home / "spool", runs.heartbeat, runs.orphan_after)
+        (host, port), noted = split(self.file.server.session), self.seat.home / "session.json"
+        if not port and noted.is_file():
+            port = int(json.loads(noted.read_text())["port"])
+        port = links.start(join(host, port))
+        write_atomically(noted, json.dumps({"port": port}).encode())
+        self.address = self.file.server.announce or join(host, port)
+        self.say(f"run {self.seat.run}, start {self.seat.epoch}: sessions at {self.address}")
+        return links
+
+    def _go(self, links: Links, checkpoints: Checkpoints, start: tuple[ServerState, Progress] | None) -> Outcome:
+        shared, strategy = self.bench.shared, self.strategy
+        parts = strategy.parts(shared.size, shared.n_parameters)
+        cohort = LinkedCohort(links, self.sites, parts, shared, self.rounds.deadline, say=self.say)
+        state, progress = start or (strategy.start(*self.bench.start, shared.n_parameters), Progress())
+        listeners: list[Listener] = [Recorder(self.store, self.seat.run), cohort.hear]
+
+        def tell(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        score = None if self.task.server_data() is None else self._score
+        hyper = self.config["training"].hyper
+        run = Run(self.seat.run, self.seed, self.rounds, hyper, strategy, cohort, checkpoints, tell, score)
+        with self._inviting(links):
+            self._assemble(links)
+            outcome = run.go(state, progress)
+        self.store.export(self.seat.run, self.seat.home)
+        save_model(self.bench.load(outcome.state.params, outcome.state.counters, {}), str(self.seat.home / MODEL))
+        return outcome
+
+    def _assemble(self, links: Links) -> None:
+        """Waits for all sites; for a minute, where those that are here make a quorum."""
+        began, quorum = time.monotonic(), count(self.rounds.quorum, len(self.sites))
+        while len(here := links.present()) < len(self.sites):
+            if time.monotonic() - began > ASSEMBLE and len(here) >= quorum:
+                break
+            time.sleep(LOOK / 10)
+        self.say(f"{len(here)} of {len(self.sites)} sites are here")
+
+    @contextmanager
+    def _inviting(self, links: Links) -> Iterator[None]:
+        """Invites whoever is missing, as long as the block lasts; a resumed run first waits for living sessions."""
+        done = threading.Event()
+
+        def invite() -> None:
+            if self.seat.epoch > 1:
+                done.wait(ADOPT)
+            while not done.is_set():
+                self.inviter.look(links.present(), self._invitation)
+                done.wait(LOOK)
+
+        thread = threading.Thread(target=invite, name="inviting", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(LOOK)
+
+    def _invitation(self, site: str, node: int) -> dict[str, str | int]:
+        run, epoch = self.seat.run, self.seat.epoch
+        said = token(self.secret, run, site, node)
+        return {"address": self.address, "run": run, "epoch": epoch, "token": said}
+
+    def _score(self, state: ServerState) -> Values:
+        rows, model = self.task.server_data(), self.bench.load(state.params, state.counters, {})
+        assert rows is not None
+        return values(evaluate(self.task, model, rows, EVALUATION_ROWS, self.bench.device))
+
+    def _close(self, links: Links, line: str) -> None:
+        """Tells every site that the run is over."""
+        for site in links.present():
+            links.send(site, ServerFrame(over=Over(line=line)))
+        self.inviter.drain(DRAIN)
+        links.stop()
+
+    def _leave(self, links: Links) -> None:
+        """Ends this process: for good if the run was stopped, else its sites wait for the next start."""
+        if self.store.entry(self.seat.run)["state"] == State.RUNNING:
+            links.stop(grace=0.0)
+        else:
+            self._close(links, "the run was stopped")
+
+
+def _kept(app: Path, home: Path) -> Path:
+    """The app, kept with the run: a resumed start runs what the first one ran."""
+    if not home.exists():
+        with made(home) as folder:
+            for name, content in app_files(app).items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+    return home
+
+
+def _secret(path: Path) -> bytes:
+    """The run's secret, made with its first start."""
+    if not path.exists():
+        write_folder(path.parent, {path.name: secrets.token_bytes(32)})
+    return path.read_bytes()
