@@ -72,13 +72,13 @@ def take_part(invitation: dict[str, str | int], node: int) -> str:
     run, audit = str(invitation["run"]), Audit(folder.path / "audit.jsonl")
     with tempfile.TemporaryDirectory(prefix="hansa-app-") as scratch:
         try:
-            app_folder = admit(delivered(), folder.file.apps, Path(scratch) / "app")
+            digest = admit(delivered(), folder.file.apps, app_folder := Path(scratch) / "app")
             check_protection(folder.file.policy, secure_aggregation=False)
         except Refused as refused:
             audit.append(run, "refused", code=refused.code)
             say(f"run {run} refused: {refused.detail}")
             return f"{refused.code}: {refused}"
-        audit.append(run, "admitted", epoch=int(invitation["epoch"]))
+        audit.append(run, "admitted", app=digest, epoch=int(invitation["epoch"]))
         line = _participant(folder, app_folder, run, invitation, node)
         audit.append(run, "ended", line=line)
         return line
