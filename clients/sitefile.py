@@ -1,10 +1,11 @@
 """site.toml: what a site allows, where its rows are, what it computes on. The site writes it and has the last word."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from clients.datatable import DataTable
 from hansa.address import Dialled
@@ -12,10 +13,18 @@ from hansa.config import checked
 from hansa.document import Document
 from hansa.endfile import FlowerTable
 from hansa.tables import A_NAME, Device, Name, Table
+from hansa.words import shown
 
 A_DIGEST = "the digest of an app, as `hansa digest APP` prints it"
 
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description=A_DIGEST)]
+
+def _digest(value: str) -> str:
+    if not re.fullmatch("sha256:[0-9a-f]{64}", value):
+        raise ValueError(f"must be {A_DIGEST}; got {shown(value)}")
+    return value
+
+
+Digest = Annotated[str, AfterValidator(_digest)]
 
 
 class SiteTable(Table):

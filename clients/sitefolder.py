@@ -1,8 +1,10 @@
 """A site's folder: its file, its keys, and the roster that says whose they are."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -21,6 +23,8 @@ from hansa.startup import (
     read_startup,
 )
 from hansa.wire.rules import site_uri
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,19 +67,20 @@ def _check_own(path: Path, name: str, startup: Startup) -> Ed25519PrivateKey:
         raise UserError(f'{path / SITE_FILE} [site] name: "{name}" is not in {ROSTER} (sites: {there})')
     if site_uri(name) not in uris(certificate) or fingerprint(certificate) != member.tls:
         raise _foreign(path, TLS_CERTIFICATE, name)
-    try:
-        sign_key = load_signing_key(read(path, SIGN_KEY))
-    except ValueError:
-        sign_key = None
+    sign_key = _parsed(load_signing_key, read(path, SIGN_KEY))
     if sign_key is None or signing_public(sign_key) != member.sign:
         raise _foreign(path, SIGN_KEY, name)
-    try:
-        node = node_public(read(path, NODE_KEY))
-    except ValueError:
-        node = None
-    if node != member.node:
+    if _parsed(node_public, read(path, NODE_KEY)) != member.node:
         raise _foreign(path, NODE_KEY, name)
     return sign_key
+
+
+def _parsed(parse: Callable[[bytes], T], key: bytes) -> T | None:
+    """What is made of a key; None if it is none. The parser's own words are dropped."""
+    try:
+        return parse(key)
+    except ValueError:
+        return None
 
 
 def _foreign(path: Path, file: str, name: str) -> UserError:

@@ -14,7 +14,7 @@ NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
 
 def is_host(text: str) -> bool:
     """Whether it is an IP address, or may be a DNS name."""
-    return as_ip(text) is not None or (NAME.fullmatch(text) is not None and not re.fullmatch(r"[\d.]+", text))
+    return as_ip(text) is not None or (NAME.fullmatch(text) is not None and not re.fullmatch(r"[0-9.]+", text))
 
 
 def as_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -44,7 +44,12 @@ def split(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host
-    if not is_host(bare) or (":" in host and bare == host) or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
+    if (
+        not is_host(bare)
+        or (":" in host and bare == host)
+        or not re.fullmatch(r"[0-9]{1,5}", port)
+        or int(port) > 65535
+    ):
         raise ValueError(f"must be host:port, e.g. fl.example.org:9092; got {shown(address)}")
     return bare, int(port)
 

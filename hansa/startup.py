@@ -51,8 +51,9 @@ def read_roster(folder: Path) -> Roster:
     """
     key = read(folder, ROSTER_KEY).decode(errors="replace")
     roster = verified(read(folder, ROSTER), read(folder, ROSTER_SIGNATURE), key)
+    ca = read(folder, CA)
     try:
-        known = fingerprint(read(folder, CA)) == roster.ca
+        known = fingerprint(ca) == roster.ca
     except ValueError as error:
         raise UserError(f"{folder / CA}: no certificate in PEM; copy it anew from the consortium's folder") from error
     if not known:

@@ -85,7 +85,8 @@ def provision(folder: Path, sites: Sequence[str], founding: Founding, now: datet
         The folders that were made, and what is to be done with them: a line each.
 
     Raises:
-        UserError: a name is wrong or taken, or something would be overwritten. Nothing was changed then.
+        UserError: a name is wrong or taken, or something would be overwritten: nothing was changed then. Or a folder
+            cannot be written.
     """
     _check_names(sites)
     try:
@@ -148,9 +149,10 @@ def _add(folder: Path, sites: Sequence[str], now: datetime) -> list[str]:
 def _authority(own: Path, now: datetime) -> tuple[Credential, bytes]:
     """The authority and the roster's private key, which can sign for what is there."""
     authority, roster_key = Credential(read(own, CA), read(own, CA_KEY)), read(own, ROSTER_PRIVATE)
+    public = read(own, ROSTER_KEY).decode().strip()
     try:
         wrong = flaw(authority, authority.certificate, now)
-        ours = signing_public(load_signing_key(roster_key)) == read(own, ROSTER_KEY).decode().strip()
+        ours = signing_public(load_signing_key(roster_key)) == public
     except ValueError as error:
         raise UserError(f"{own}: {CA_KEY} or {ROSTER_PRIVATE} is no PEM key; put back the right one") from error
     if wrong:
