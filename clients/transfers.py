@@ -1,6 +1,5 @@
 """What is half sent or half fetched: files, offsets and hashes, without the network."""
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -9,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from hansa.errors import UserError
+from hansa.files import FULL, write_all
 from hansa.wire.link_pb2 import Blob
 from hansa.wire.rules import CHUNK
 
@@ -99,7 +99,7 @@ class Vectors:
             have = there.size
             if have < blob.size:
                 for chunk in chunks(have):
-                    self._write(file.write, chunk, blob)
+                    self._write(file.fileno(), chunk, blob)
                     sha.update(chunk)
                     have += len(chunk)
         if have < blob.size:
@@ -120,13 +120,11 @@ class Vectors:
                 path.unlink()
         self._good &= {bytes.fromhex(name) for name in keep}
 
-    def _write(self, write: Callable[[memoryview], int | None], chunk: bytes, blob: Blob) -> None:
-        rest = memoryview(chunk)
+    def _write(self, file: int, chunk: bytes, blob: Blob) -> None:
         try:
-            while rest:
-                rest = rest[write(rest) or 0 :]
+            write_all(file, chunk)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
             size, where = blob.size, self._folder
             raise UserError(

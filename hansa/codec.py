@@ -6,7 +6,7 @@ vectors of the strategy's parts in the order in which it declares them, then the
 
 import json
 import math
-import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from hansa.errors import UserError
+from hansa.files import write_all
 from hansa.records import Broadcast, Part, Plan, Refusal, Reply, Vectors
 from hansa.wire import link_pb2 as wire
 
 PARAMS, COUNTERS, SHARED = "params", "counters", "shared/"  # names of a plan's vectors
+VERSION = re.compile(r"[\w.-]{1,64}", re.ASCII)
 Kind, Split = Literal["train", "evaluate"], Literal["valid", "test"]
 
 
@@ -93,15 +95,17 @@ def from_plan(frame: wire.Plan, site: str, files: Mapping[str, Path]) -> Plan:
         UserError: the frame makes no sense.
     """
     if frame.kind not in get_args(Kind) or frame.split not in get_args(Split):
-        raise UserError(f"plan {frame.id}: kind {frame.kind!r}, split {frame.split!r} are not known; update hansa here")
+        raise UserError(
+            f"plan {frame.id!r}: kind {frame.kind!r}, split {frame.split!r} are not known; update hansa here"
+        )
     if missing := {PARAMS, COUNTERS} - set(files):
-        raise UserError(f"plan {frame.id}: it comes without {', '.join(sorted(missing))}")
+        raise UserError(f"plan {frame.id!r}: it comes without {', '.join(sorted(missing))}")
     try:
         hyper = json.loads(frame.hyper)
     except ValueError:
         hyper = None
     if not isinstance(hyper, dict):
-        raise UserError(f"plan {frame.id}: its hyper-parameters are not a JSON object")
+        raise UserError(f"plan {frame.id!r}: its hyper-parameters are not a JSON object")
     shared = {n.removeprefix(SHARED): mapped(f, "<f4") for n, f in files.items() if n.startswith(SHARED)}
     sent = Broadcast(mapped(files[PARAMS], "<f4"), mapped(files[COUNTERS], "<i8"), shared)
     memory = {site: frame.memory} if frame.memory else {}
@@ -132,8 +136,8 @@ def write_upload(reply: Reply, parts: Mapping[str, Part], path: Path) -> bool:
             if vector.dtype != torch.float32 or vector.shape != (part.size,):
                 found = f"{tuple(vector.shape)} {vector.dtype}"
                 raise UserError(f"[strategy] part {name!r} is {found} where ({part.size},) torch.float32 is declared")
-            _write(file.fileno(), vector)
-        _write(file.fileno(), reply.counters)
+            write_all(file.fileno(), view(vector))
+        write_all(file.fileno(), view(reply.counters))
     return True
 
 
@@ -153,6 +157,10 @@ def from_result(
     Raises:
         UserError: the frame makes no sense.
     """
+    if frame.memory and not VERSION.fullmatch(frame.memory):
+        raise UserError(
+            f"{site}: memory version {frame.memory[:64]!r} is not letters, digits, '.', '_' and '-', 64 at most"
+        )
     sums = _sums(frame, site)
     if upload is None:
         return Reply(site, frame.examples, sums=sums, memory=frame.memory or None)
@@ -193,9 +201,3 @@ def _sums(frame: wire.Result, site: str) -> Vectors:
             )
         sums[one.name] = torch.tensor(list(one.values), dtype=torch.float64).view(shape)
     return sums
-
-
-def _write(file: int, tensor: Tensor) -> None:
-    rest = view(tensor)
-    while rest:
-        rest = rest[os.write(file, rest) :]

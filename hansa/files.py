@@ -1,7 +1,17 @@
 """Files that are whole or not there, whatever happens."""
 
+import errno
 import os
 from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room: on the disk, by a quota, by a limit
+
+
+def write_all(file: int, data: bytes | memoryview) -> None:
+    """Writes all of it to an open file: the system may take less at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:

@@ -1,7 +1,6 @@
 """Uploads as they come in: checked while the bytes are in the cache, kept on disk, gone on with after a drop."""
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hansa.files import FULL, write_all
 from hansa.wire.rules import CHUNK
 
 
@@ -135,11 +135,9 @@ class Upload:
     def _write(self, chunk: bytes) -> None:
         try:
             self._file.seek(self._have)
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file.fileno(), chunk)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
             raise BadUpload(f"the server's disk is full: no room for an upload of {self.size} bytes") from None
 
