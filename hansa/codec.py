@@ -22,7 +22,8 @@ from hansa.wire import link_pb2 as wire
 
 PARAMS, COUNTERS, SHARED = "params", "counters", "shared/"  # names of a plan's vectors
 VERSION = re.compile(r"[\w.-]{1,64}", re.ASCII)
-Kind, Split = Literal["train", "evaluate"], Literal["valid", "test"]
+Kind = Literal["train", "evaluate"]
+Split = Literal["valid", "test"]
 
 
 def view(tensor: Tensor) -> memoryview:

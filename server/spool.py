@@ -40,7 +40,7 @@ class Upload:
     def __init__(self, path: Path, floats: int, integers: int) -> None:
         self.path, self.floats, self.size = path, 4 * floats, 4 * floats + 8 * integers
         self._lock = threading.Lock()
-        self._turn = 0
+        self._turn = 1  # of whoever began last; nobody has yet
         self._sealed = False
         self._bad: BadUpload | None = None
         path.touch()
