@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import traceback
@@ -25,6 +24,8 @@ from hansa.errors import UserError
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
+
+DELIVERED = "HANSA_DELIVERED"  # where `clients.entry` says into which folder Flower has unpacked the app
 
 app = ClientApp()
 
@@ -72,7 +73,7 @@ def take_part(invitation: dict[str, str | int], node: int) -> str:
     run, audit = str(invitation["run"]), Audit(folder.path / "audit.jsonl")
     with tempfile.TemporaryDirectory(prefix="hansa-app-") as scratch:
         try:
-            digest = admit(delivered(), folder.file.apps, app_folder := Path(scratch) / "app")
+            digest = admit(Path(os.environ[DELIVERED]), folder.file.apps, app_folder := Path(scratch) / "app")
             check_protection(folder.file.policy, secure_aggregation=False)
         except Refused as refused:
             audit.append(run, "refused", code=refused.code)
@@ -82,14 +83,6 @@ def take_part(invitation: dict[str, str | int], node: int) -> str:
         line = _participant(folder, app_folder, run, invitation, node)
         audit.append(run, "ended", line=line)
         return line
-
-
-def delivered() -> Path:
-    """The folder into which Flower has unpacked the app: it stands on the path of modules."""
-    for path in sys.path:
-        if path and (Path(path) / "federation.toml").is_file():
-            return Path(path)
-    raise UserError("the app that Flower delivered has no federation.toml")
 
 
 def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> str:

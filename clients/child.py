@@ -56,7 +56,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "clients.worker", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "clients.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGTERM
 
+from clients.entry import write_entry
 from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.flower import environment, program, shown
 from hansa.processes import command_of
 from hansa.startup import CA, NODE_KEY
-from hansa.supervise import Child, Program, Supervisor
+from hansa.supervise import Program, Supervisor
 
 LOOK = 0.5  # seconds between two looks at the run's process
 GRACE = 2.0  # seconds from the end of a run's process until its answer must have left
@@ -39,6 +40,7 @@ def up(folder: Path, say: Say) -> None:
     site = open_site_folder(folder, datetime.now(UTC))
     (folder / "flower").mkdir(mode=0o700, exist_ok=True)
     env = {**environment(folder / "flower", site.file.flower.telemetry), "HANSA_SITE": str(folder)}
+    env["PATH"] = os.pathsep.join([write_entry(folder / "run" / "bin"), env["PATH"]])
     with Supervisor(folder, "site", say, env) as supervisor:
         say(f"site {site.name}, server {site.file.site.server}, logs in {folder / 'logs'}; Ctrl-C stops it")
         while True:
@@ -54,7 +56,7 @@ def _serve(supervisor: Supervisor, site: SiteFolder) -> None:
     seen, gone = False, 0.0  # whether the run's process was seen, when it was first missed
     while not any(TAKEN in line.lower() for line in node.last_words):
         supervisor.wait(LOOK)
-        here = any("flwr-clientapp" in part for pid in supervisor.members(starter) for part in command_of(pid)[:2])
+        here = any("flwr-clientapp" in part for pid in supervisor.members(starter) for part in command_of(pid)[:6])
         seen = ears.busy and (seen or here)
         gone = 0.0 if here or not seen else gone or time.monotonic()
         if gone and time.monotonic() > gone + GRACE:

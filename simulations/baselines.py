@@ -63,7 +63,11 @@ def score(task: Task, history: History, sites: list[Site]) -> Scores:
     """A run's shared model on each site's test rows."""
     model: nn.Module = history.model()
     tests = {site.name: task.test_data(site) for site in sites}
-    return {n: evaluate(task, model, rows, EVALUATION_ROWS, history.bench.device) for n, rows in tests.items() if rows is not None}
+    return {
+        n: evaluate(task, model, rows, EVALUATION_ROWS, history.bench.device)
+        for n, rows in tests.items()
+        if rows is not None
+    }
 
 
 def _all(rounds: RoundsTable) -> RoundsTable:

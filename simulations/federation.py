@@ -160,4 +160,6 @@ class Simulation:
     def _score_at_server(self, state: ServerState) -> Values:
         bench, rows = self.bench, self.what.task.server_data()
         assert rows is not None
-        return values(evaluate(self.what.task, bench.load(state.params, state.counters, {}), rows, EVALUATION_ROWS, bench.device))
+        return values(
+            evaluate(self.what.task, bench.load(state.params, state.counters, {}), rows, EVALUATION_ROWS, bench.device)
+        )

@@ -31,9 +31,14 @@ class History:
 
     def curve(self, name: str, split: str = "valid", scope: str = "all") -> "pd.Series[float]":
         """One metric over the rounds, e.g. `history.curve("accuracy")`."""
-        one = self.table.query("name == @name and split == @split and scope == @scope")
-        return one.set_index("round")["value"].sort_index()
+        return curve_of(self.table, name, split, scope)
 
     def model(self) -> nn.Module:
         """The chosen shared model, in evaluation mode."""
         return self.bench.load(self.state.params, self.state.counters, {}).eval()
+
+
+def curve_of(table: pd.DataFrame, name: str, split: str = "valid", scope: str = "all") -> "pd.Series[float]":
+    """One metric over the rounds, from the metrics of a run."""
+    one = table.query("name == @name and split == @split and scope == @scope")
+    return one.set_index("round")["value"].sort_index()

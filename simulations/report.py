@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hansa.files import write_atomically
 from hansa.metrics import Sums, total, value
-from simulations.history import History
+from simulations.history import curve_of
 
 POOLED = "all patients"
 
@@ -42,25 +42,33 @@ def as_rich(frame: pd.DataFrame, metric: str, title: str) -> Table:
     return table
 
 
-def write_report(folder: Path, title: str, frame: pd.DataFrame, histories: Mapping[str, History], note: str) -> None:
-    """Writes report.md, table.csv, curves.png and metrics.parquet (all rounds of all runs) into a folder."""
+def write_report(folder: Path, title: str, frame: pd.DataFrame, runs: Mapping[str, pd.DataFrame], note: str) -> None:
+    """Writes report.md, table.csv, curves.png and metrics.parquet into a folder.
+
+    Args:
+        folder: made if it is not there.
+        title: of the report.
+        frame: what `comparison` made.
+        runs: by method, all metrics of its run (see `History.frame`).
+        note: a paragraph on how to read the table.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     flat = frame.copy()
     flat.columns = pd.Index(_heads(frame))
     write_atomically(folder / "table.csv", flat.to_csv(index_label="method").encode())
-    metrics = pd.concat([one.frame().assign(method=name) for name, one in histories.items()])
+    metrics = pd.concat([one.assign(method=name) for name, one in runs.items()])
     write_atomically(folder / "metrics.parquet", metrics.to_parquet(index=False))
-    curves(histories).savefig(folder / "curves.png", dpi=120)
+    curves(runs).savefig(folder / "curves.png", dpi=120)
     lines = [f"# {title}", "", note, "", *_markdown(frame), "", "![Validation by round](curves.png)", ""]
     write_atomically(folder / "report.md", "\n".join(lines).encode())
 
 
-def curves(histories: Mapping[str, History]) -> Figure:
+def curves(runs: Mapping[str, pd.DataFrame]) -> Figure:
     """Validation loss and accuracy by round, a line a method."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-        for method, history in histories.items():
-            curve = history.curve(name)
+        for method, metrics in runs.items():
+            curve = curve_of(metrics, name)
             axes.plot(curve.index, curve.to_numpy(), marker=".", label=method)
         axes.set(xlabel="round", ylabel=f"validation {name}")
         axes.legend()

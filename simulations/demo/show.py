@@ -1,55 +1,115 @@
-"""The demo's course: data and app written, runs, baselines, table, report."""
+"""The demo's course: a consortium of four hospitals deployed on this machine, two runs, baselines, a report."""
 
+import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
+import torch
 from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 
+from clients.report import SiteReport
+from hansa.appfiles import app_digest, app_files
 from hansa.config import load
+from hansa.errors import RunFailed, UserError
+from hansa.metrics import Sums
+from server.command import start
+from server.store import FILE, Store
 from simulations.baselines import Scores, centralised, local_only, majority
-from simulations.command import new_run, run_shown
+from simulations.command import new_run
 from simulations.configured import federation_of
 from simulations.datasets.breast_cancer import BreastCancer
+from simulations.demo.consortium import Consortium
 from simulations.federation import Federation
-from simulations.history import History
 from simulations.report import as_rich, comparison, write_report
 
 APP = Path(__file__).parent / "app"
-STRATEGIES = {"FedAvg": ["strategy.name=fedavg"], "FedProx": ["strategy.name=fedprox", "strategy.mu=0.1"]}
+STRATEGIES = {"FedAvg": 'name = "fedavg"', "FedProx": 'name = "fedprox"\nmu = 0.1'}
 METRICS = ("accuracy", "auc")
+DATA = 'csv = "rows.csv"\ntarget = "malignant"\nstandardize = true\nsplit = { test = 0.25 }\n'
+NOTE = (
+    "Four processes for four hospitals, each with its own rows, certificate and allow-list; one server. Test accuracy "
+    "and AUC in %, by hospital (from the hospitals' own reports) and over all patients. *Local only*: each hospital "
+    "alone. *Centralised*: all rows in one place, which privacy forbids. These data are easy: differences are one or "
+    "two patients. There is no secure aggregation yet: the server sees each hospital's update."
+)
 
 
 def run(folder: Path) -> None:
-    """Four hospitals, ten rounds each of FedAvg and FedProx, beside what each could do without them."""
+    """Ten rounds each of FedAvg and FedProx over TLS, beside what each hospital could do without them.
+
+    Raises:
+        UserError: the folder is there already.
+        RunFailed: the consortium did not come up, or a run failed; everything is stopped.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} is there already; remove it, or choose another by --folder")
     console = Console()
-    write_app(folder)
-    console.print(f"four hospitals with their own data, in {folder}", highlight=False)
-    federations = {name: federation_of(load(folder / "federation.toml", keys)) for name, keys in STRATEGIES.items()}
-    histories = {name: run_shown(one, folder / "runs", new_run(name.lower())) for name, one in federations.items()}
-    frame = comparison({**{n: h.test for n, h in histories.items()}, **_baselines(federations["FedAvg"])}, METRICS)
+    apps = {name: write_app(folder / "apps" / name.lower(), keys) for name, keys in STRATEGIES.items()}
+    consortium = Consortium(folder / "consortium", list(BreastCancer().sites()))
+    write_hospitals(consortium, list(apps.values()))
+    _say(
+        console,
+        f"a consortium of four hospitals in {folder}; there is no secure aggregation yet: the server sees updates",
+    )
+    runs = {name: new_run(name.lower()) for name in apps}
+    with consortium:
+        _say(console, "the server and four hospitals are up, over TLS; each hospital has its own rows")
+        for name, app in apps.items():
+            start(app, consortium.server, name=runs[name], detach=False, console=console)
+    _say(console, "everything is stopped; now what they could do alone, and with all rows in one place")
+    frames = {name: Store(consortium.server / "runs" / FILE).frame(run) for name, run in runs.items()}
+    deployed = {
+        name: {site: reported(consortium.site(site), run) for site in consortium.sites} for name, run in runs.items()
+    }
+    frame = comparison({**deployed, **_baselines(simulated(apps["FedAvg"], consortium))}, METRICS)
     for metric in METRICS:
         console.print(as_rich(frame, metric, f"test {metric} in %"))
-    _write(folder / "report", frame, histories)
-    console.print(f"report: {folder / 'report' / 'report.md'}", highlight=False, soft_wrap=True)
+    write_report(folder / "report", "Four hospitals, one model", frame, frames, NOTE)
+    _say(console, f"report: {folder / 'report' / 'report.md'}")
 
 
-def write_app(folder: Path) -> None:
-    """The demo's task, federation.toml, and a CSV a hospital."""
-    (folder / "data").mkdir(parents=True, exist_ok=True)
-    for file in ("task.py", "federation.toml"):
-        shutil.copyfile(APP / file, folder / file)
+def write_app(folder: Path, strategy: str) -> Path:
+    """An app's folder: the demo's task and federation.toml, with another [strategy]."""
+    shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    toml = folder / "federation.toml"
+    toml.write_text(toml.read_text().replace('name = "fedavg"', strategy))
+    return folder
+
+
+def write_hospitals(consortium: Consortium, apps: list[Path]) -> None:
+    """Each hospital's rows, and what it allows."""
+    digests = json.dumps([app_digest(app_files(app)) for app in apps])
     columns = [str(name).replace(" ", "_") for name in load_breast_cancer().feature_names]
     for site, arrays in BreastCancer().arrays().items():
         rows = pd.concat(
             pd.DataFrame(x.numpy(), columns=columns).assign(malignant=y.numpy())
             for x, y in ((arrays.x_train, arrays.y_train), (arrays.x_test, arrays.y_test))
         )
-        rows.to_csv(folder / "data" / f"{site}.csv", index=False)
+        rows.to_csv(consortium.site(site) / "rows.csv", index=False)
+        training = 'device = "cpu"\nthreads = 1\n'
+        tables = {"apps": f"allowed = {digests}\n", "data": DATA, "training": training}
+        consortium.write_site(site, {**tables, "policy": "allow_unprotected = true\n"})
 
 
-def _baselines(federation: Federation) -> dict[str, Scores]:
+def reported(site: Path, run: str) -> Sums:
+    """What a hospital measured on its test rows, from its own report."""
+    for line in SiteReport(site / "reports" / run).lines():
+        if line["split"] == "test":
+            sums = {name.removeprefix("test/"): torch.tensor(one) for name, one in line["sums"].items()}
+            return {name: one.double() for name, one in sums.items()}
+    raise RunFailed(f"{site.name} has no report of run {run}")
+
+
+def simulated(app: Path, consortium: Consortium) -> Federation:
+    """The same federation for the baselines, on the hospitals' own files."""
+    rows = str(consortium.folder.resolve() / "sites" / "{site}" / "rows.csv")
+    return federation_of(load(app / "federation.toml", [f"data.csv={json.dumps(rows)}"]))
+
+
+def _baselines(federation: Federation) -> Mapping[str, Scores]:
     return {
         "local only": local_only(federation),
         "centralised": centralised(federation),
@@ -57,9 +117,5 @@ def _baselines(federation: Federation) -> dict[str, Scores]:
     }
 
 
-def _write(folder: Path, frame: pd.DataFrame, histories: dict[str, History]) -> None:
-    note = (
-        "Test accuracy and AUC in %, by hospital and over all patients. Each hospital standardises by its own training "
-        "rows. *Centralised* pools all rows, which privacy forbids; it standardises by hospital too."
-    )
-    write_report(folder, "Four hospitals, one model", frame, histories, note)
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
