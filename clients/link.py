@@ -224,9 +224,11 @@ class Link:
             self._tick.set()
             self._end = self._end or Closed("the session is closed")
             self._turn.notify_all()
-            if self._bulk is None and self._call is not None:
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+        with self._turn:
+            if self._call is not None:
                 self._call.cancel()  # type: ignore[no-untyped-call]
-        self._thread.join(1.0)
         self._lose(self._connection)
 
     # bulk
@@ -334,13 +336,17 @@ class Link:
         yield SiteFrame(hello=self._hello()).SerializeToString()
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: mine != self._connection or (self._bulk and self._outbox))
+                self._turn.wait_for(lambda: mine != self._connection or (self._outbox and self._speaks()))
                 if mine != self._connection:
                     return
                 frame = self._outbox.popleft()
             yield frame.SerializeToString()
             if frame.HasField("bye"):
                 return
+
+    def _speaks(self) -> bool:
+        """Whether more than Hello may be said: in a session, or to take leave before there is one."""
+        return self._bulk is not None or self._closing.is_set()
 
     def _hello(self) -> Hello:
         said = self._invitation

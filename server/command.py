@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 from rich.console import Console
 
@@ -19,11 +20,11 @@ from hansa.supervise import lives, told
 from hansa.tables import FederationTable, is_name
 from server.flower import Control, Refused, Unreachable, begin, bundle
 from server.follow import Follower
-from server.launch import APP, read_launch, served, write_launch
+from server.launch import APP, launching, read_launch, send_to_process, served, write_launch
 from server.store import DONE, FILE, State, Store
 
 RUN_KEYS = ("hansa-run", "hansa-epoch")
-GOODBYE = 8.0  # seconds that a stopped run's process may take to end
+GOODBYE = 3.0  # seconds that a run's process may take to end, once it is asked
 
 
 def start(app: Path, server: Path, *, name: str | None, detach: bool, console: Console) -> None:
@@ -46,7 +47,8 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
     with control(server) as calls:
         folder.mkdir(parents=True)
         write_atomically(folder / APP, bundle(files))
-        begin(calls, folder)
+        with launching(folder):
+            begin(calls, folder)
     _say(console, f"run {run}; its app is {app_digest(files)}, which each site must allow")
     _follow(server, run, console, detach, events=0)
 
@@ -67,10 +69,10 @@ def resume(server: Path, *, name: str | None, detach: bool, console: Console) ->
         raise UserError(f"run {run} was not deployed, so it cannot be resumed here")
     if state in DONE:
         raise UserError(f"run {run} is complete ({state}); nothing is left to resume, start a new run")
-    if served(runs / run, launch.epoch):
-        raise UserError(f"run {run} is running; follow it with hansa logs {run}")
     events = len(store.events(run))
-    with control(server) as calls:
+    with control(server) as calls, launching(runs / run):
+        if served(runs / run, launch.epoch):
+            raise UserError(f"run {run} is running; follow it with hansa logs {run}")
         begin(calls, runs / run)
     _follow(server, run, console, detach, events)
 
@@ -107,26 +109,18 @@ def stop(server: Path, run: str, console: Console) -> None:
     folder, launch = server / "runs" / run, read_launch(server / "runs" / run)
     if launch is None:
         raise UserError(f"{folder}: there is no run {run}; hansa status lists them")
-    write_launch(folder, replace(launch, wanted=False))  # first: it is not to be started again
-    if launch.flower_run is not None:
-        try:
-            with control(server) as calls:
-                calls.stop(launch.flower_run)
-        except (UserError, Unreachable, Refused):
-            _say(console, "the server is down, so nothing of the run is running")
-    deadline = time.monotonic() + GOODBYE
-    while served(folder, launch.epoch) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    store = _store(server)
-    try:
-        state = State(store.entry(run)["state"])
-    except UserError:
-        _say(console, f"run {run} is stopped; it had not begun")
-        return
-    if state is State.RUNNING:
-        store.end(run, State.INTERRUPTED, "hansa stop")
-        state = State.INTERRUPTED
-    _say(console, f"run {run} is {state}")
+    with launching(folder):
+        launch = replace(read_launch(folder) or launch, wanted=False)
+        write_launch(folder, launch)  # first: it is not to be started again
+        state = _interrupt(server, run)  # then: its process reads there whether its sites may go
+        if launch.flower_run is not None:
+            try:
+                with control(server) as calls:
+                    calls.stop(launch.flower_run)
+            except (UserError, Unreachable, Refused):
+                _say(console, "the server is down")
+        _end_process(folder, launch.epoch)
+    _say(console, f"run {run} is {state}" if state else f"run {run} had not begun, and will not")
 
 
 def logs(server: Path, run: str, console: Console) -> None:
@@ -198,6 +192,29 @@ def _follow(server: Path, run: str, console: Console, detach: bool, events: int)
         _say(console, f"run {run} goes on; {hints}")
         raise
     _say(console, f"model and metrics: {server / 'runs' / run}")
+
+
+def _interrupt(server: Path, run: str) -> State | None:
+    """Enters that a run was stopped, if it was running; its state, None if it had not begun."""
+    try:
+        store = _store(server)
+        state = State(store.entry(run)["state"])
+    except UserError:
+        return None
+    if state is State.RUNNING:
+        store.end(run, state := State.INTERRUPTED, "hansa stop")
+    return state
+
+
+def _end_process(run: Path, epoch: int) -> None:
+    """Waits until a run's process has ended, with more and more emphasis."""
+    for number in (SIGTERM, SIGKILL):
+        deadline = time.monotonic() + GOODBYE
+        while served(run, epoch) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        send_to_process(run, epoch, number)
+    while served(run, epoch):
+        time.sleep(0.1)
 
 
 def _process(run: Path, state: str) -> str:

@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -182,12 +182,12 @@ def begin(control: Control, run: Path) -> Launch:
         control: of the SuperLink.
         run: its folder, with the app in it.
     """
-    before = read_launch(run)
-    launch = Launch(before.epoch + 1 if before else 1, None)
+    before = read_launch(run) or Launch(0, None)
+    launch = Launch(before.epoch + 1, before.flower_run, starting=True)
     write_launch(run, launch)  # first: whoever finds it knows that a start was under way
-    if before and before.flower_run is not None:
+    if before.flower_run is not None:
         control.stop(before.flower_run)
     config = {"hansa-run": run.name, "hansa-epoch": launch.epoch}
-    launch = replace(launch, flower_run=control.start((run / APP).read_bytes(), config))
+    launch = Launch(launch.epoch, control.start((run / APP).read_bytes(), config))
     write_launch(run, launch)
     return launch

@@ -7,11 +7,13 @@ as it was given; launch.json, the newest start; process.json, the process of a s
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from signal import Signals
 
 from hansa.files import write_atomically
-from hansa.processes import started
+from hansa.processes import only_one, send, started
 
 APP = "app.zip"
 _LAUNCH, _PROCESS = "launch.json", "process.json"
@@ -22,7 +24,8 @@ class Launch:
     """The newest start of a run."""
 
     epoch: int  # from 1
-    flower_run: int | None  # Flower's id; None while it is being started
+    flower_run: int | None  # Flower's id of it; while it is being started, of the one before
+    starting: bool = False
     wanted: bool = True  # whether it is to be started again if it dies
 
 
@@ -37,6 +40,18 @@ def read_launch(run: Path) -> Launch | None:
         return Launch(**json.loads((run / _LAUNCH).read_text()))
     except FileNotFoundError:
         return None
+
+
+@contextmanager
+def launching(run: Path, patience: float = 5.0) -> Iterator[None]:
+    """To be held by whoever starts or stops a run.
+
+    Raises:
+        UserError: another process does.
+    """
+    busy = f"run {run.name}: another process is starting or stopping it; see hansa status, and try again"
+    with only_one(run / "launch.lock", busy, patience):
+        yield
 
 
 def wanted(runs: Path) -> Iterator[tuple[str, Launch]]:
@@ -59,8 +74,21 @@ def announce(run: Path, epoch: int) -> None:
 
 def served(run: Path, epoch: int) -> bool | None:
     """Whether the process that serves a start lives; None if it has not announced itself."""
+    if (process := _process(run, epoch)) is None:
+        return None
+    pid, since = process
+    return started(pid) == since
+
+
+def send_to_process(run: Path, epoch: int, number: Signals) -> None:
+    """Sends a signal to the process that serves a start, if it lives."""
+    if served(run, epoch) and (process := _process(run, epoch)):
+        send(number, [process[0]])
+
+
+def _process(run: Path, epoch: int) -> tuple[int, str] | None:
     try:
         of, pid, since = json.loads((run / _PROCESS).read_text())
     except FileNotFoundError:
         return None
-    return started(pid) == since if of == epoch else None
+    return (pid, since) if of == epoch else None

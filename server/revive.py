@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hansa.errors import UserError
 from server.flower import Control, Refused, Unreachable, begin
-from server.launch import Launch, served, wanted, write_launch
+from server.launch import Launch, launching, read_launch, served, wanted, write_launch
 from server.store import FILE, State, Store
 
 DEATHS = 3  # without a new round between them, after which a run is left as it is
@@ -33,23 +33,26 @@ class Reviver:
     def look(self) -> None:
         """Starts again what has died since the last look."""
         for name, launch in wanted(self.runs):
-            with suppress(Unreachable, Refused):  # the SuperLink is being started again; the next look finds the same
+            # The SuperLink is being started again, or somebody else starts or stops the run: the next look will tell.
+            with suppress(Unreachable, Refused, UserError):
                 if self._dead(name, launch):
-                    self._take_up(name, launch)
+                    with launching(self.runs / name, patience=0.0):
+                        if read_launch(self.runs / name) == launch:
+                            self._take_up(name, launch)
 
     def leave(self, control: Control) -> None:
         """Stops what runs, before the server stops."""
         for name, launch in wanted(self.runs):
-            if launch.flower_run is not None:
-                with suppress(Unreachable, Refused):
-                    control.stop(launch.flower_run)
             if self.resume:
                 self.say(f"run {name} goes on when hansa server up is back")
             else:
                 self._give_up(name, launch, State.INTERRUPTED, "the server was stopped")
+            if launch.flower_run is not None:
+                with suppress(Unreachable, Refused):
+                    control.stop(launch.flower_run)
 
     def _dead(self, name: str, launch: Launch) -> bool:
-        if launch.flower_run is None:  # a start that was cut off
+        if launch.starting or launch.flower_run is None:  # a start that was cut off
             return True
         if (alive := served(self.runs / name, launch.epoch)) is not None:
             return not alive
@@ -67,10 +70,10 @@ class Reviver:
         if state not in (State.RUNNING, State.INTERRUPTED):
             write_launch(self.runs / name, replace(launch, wanted=False))
             return
-        rounds = self._store().rounds(name)["round"].max()
+        self.control.nodes()  # raises while the SuperLink is down: that is no death of the run
+        rounds = max(self._store().rounds(name)["round"].tolist(), default=0)
         deaths, before = self._deaths.get(name, (0, -1))
-        rounds = 0 if rounds != rounds else int(rounds)  # NaN: none yet
-        deaths = deaths + 1 if rounds == before else 1
+        deaths = deaths if launch.starting else deaths + 1 if rounds == before else 1
         self._deaths[name] = deaths, rounds
         if not self.resume:
             self._give_up(name, launch, State.INTERRUPTED, "its process died")

@@ -97,7 +97,7 @@ class Serving:
         self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
         self.sites = [member.name for member in read_roster(seat.folder).sites]
         self.store = Store(seat.folder / "runs" / FILE)
-        self.config: Config = load(_kept(app, seat.home / "app") / "federation.toml")
+        self.config: Config = load(_kept(app, seat.home / "app") / "federation.toml", without=["simulation"])
         head = self.config.table("federation", FederationTable)
         self.task: Task = load_class(head.task, self.config.folder, Task, "task")()
         self.strategy, self.seed, self.name = self.config.table("strategy", Strategy), head.seed, head.name

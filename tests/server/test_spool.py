@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -64,7 +65,7 @@ def test_a_number_that_is_not_finite_is_found_wherever_the_bytes_are_cut(
         upload = Upload(Path(folder) / "a", floats, 0)
         turn = upload.begin(0)
         with pytest.raises(BadUpload, match=f"float {at} of the upload is") as found:
-            collections.deque((upload.take(turn, piece) for piece in pieces(values.tobytes(), cuts)), 0)
+            collections.deque(map(partial(upload.take, turn), pieces(values.tobytes(), cuts)), 0)
         upload.close()
         assert found.value.index == at
         assert str(found.value.value) == str(bad)

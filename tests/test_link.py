@@ -1,0 +1,689 @@
+"""Both ends of the link over loopback, with certificates made here. A relay between them counts bytes and fails."""
+
+import contextlib
+import datetime
+import functools
+import hashlib
+import ipaddress
+import queue
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clients import link as site_end
+from clients.link import Closed, Invitation, Link, Orphaned, PlanOver, Turned, UploadRefused
+from hansa.errors import UserError
+from hansa.wire import rules
+from hansa.wire.link_pb2 import Committed, Hello, Over, Plan, Refused, Result, ServerFrame, SiteFrame, Taken
+from server import link as server_end
+from server.arrivals import Answered, Arrival, Declined, Joined, Left, Spoiled
+from server.hello import Terms, token
+from server.link import Links
+
+SECRET = b"of the run"
+SITES = ["a", "b", *(f"site-{i}" for i in range(20))]
+LOOPBACK = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+BEAT = 0.2  # seconds
+MB = 1 << 20
+
+E = TypeVar("E", bound=Arrival)
+Key = ec.EllipticCurvePrivateKey
+
+
+class Authority:
+    """A CA and what it signs."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.signer = folder, None
+        self.signer = self.sign("ca", [])
+
+    def sign(self, name: str, alternatives: list[x509.GeneralName]) -> tuple[Key, x509.Certificate]:
+        key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        signer: tuple[Key, x509.Certificate] | None = self.signer
+        builder = (
+            x509.CertificateBuilder(subject_name=subject, issuer_name=signer[1].subject if signer else subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(signer is None, None), True)
+        )
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
+        certificate = builder.sign(signer[0] if signer else key, hashes.SHA256())
+        plain = serialization.NoEncryption()
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        (self.folder / f"{name}.key").write_bytes(pem)
+        (self.folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return key, certificate
+
+    def files(self, name: str) -> tuple[Path, Path, Path]:
+        return self.folder / "ca.crt", self.folder / f"{name}.crt", self.folder / f"{name}.key"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    authority.sign("server", [*LOOPBACK])
+    for site in SITES:
+        authority.sign(site, [x509.UniformResourceIdentifier(f"hansa://site/{site}")])
+    return authority
+
+
+def hang_up(*ends: socket.socket) -> None:
+    """Closes sockets, even if another thread waits for what comes from them."""
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+
+
+class Relay:
+    """TCP to a port of loopback and back; it counts what goes up and down, and cuts or freezes when told."""
+
+    def __init__(self, port: int) -> None:
+        self.target, self.up, self.down = port, 0, 0
+        self.cut_at = [float("inf"), float("inf")]  # bytes up and down after which all connections are cut, once
+        self.on_cut: Callable[[], None] = lambda: None
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.flowing.wait()
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
+            self._pairs.append((near, far))
+            threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, upwards: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self.flowing.wait()
+                sink.sendall(data)
+                with self._lock:
+                    self.up, self.down = self.up + upwards * len(data), self.down + (not upwards) * len(data)
+                    if self.up > self.cut_at[0] or self.down > self.cut_at[1]:
+                        self.cut_at = [float("inf"), float("inf")]
+                        self.on_cut()
+                        self.cut()
+        except OSError:
+            pass
+        hang_up(source, sink)
+
+    def cut(self) -> None:
+        hang_up(*(end for pair in self._pairs for end in pair))
+        self._pairs.clear()
+
+    def close(self) -> None:
+        self.flowing.set()
+        self._listener.close()
+        self.cut()
+
+
+class Stand:
+    """A run's server end, a relay before it, and sites that may dial."""
+
+    def __init__(self, authority: Authority, folder: Path) -> None:
+        self.authority, self.folder = authority, folder
+        self.servers: list[Links] = []
+        self.orphan_after = 10.0
+        self.relay = Relay(0)
+        self.serve(1)
+
+    def serve(self, epoch: int) -> Links:
+        """Another server; whoever dials from now on gets to it."""
+        terms = Terms("run", epoch, SITES, "layout", "strategy", SECRET)
+        identity = server_end.Identity(*self.authority.files("server"))
+        self.links = Links(terms, identity, self.folder / "uploads", heartbeat=BEAT, orphan_after=self.orphan_after)
+        self.relay.target = self.links.start("127.0.0.1:0")
+        self.servers.append(self.links)
+        return self.links
+
+    def invitation(self, site: str = "a", **change: Any) -> Invitation:
+        secret = token(SECRET, "run", site, 5)
+        said = {"run": "run", "epoch": 1, "node": 5, "layout": "layout", "strategy": "strategy", "token": secret}
+        return Invitation(f"127.0.0.1:{self.relay.port}", **{**said, **change})
+
+    def identity(self, name: str = "a") -> site_end.Identity:
+        return site_end.Identity(*self.authority.files(name))
+
+    def site(self, site: str = "a", name: str | None = None, orphan_after: float = 5.0, **change: Any) -> Link:
+        spool = self.folder / f"spool-{site}"
+        return Link(self.invitation(site, **change), self.identity(name or site), spool, orphan_after)
+
+    def until(self, kind: type[E]) -> E:
+        """The next event of a kind."""
+        while True:
+            event = self.links.events.get(timeout=20)
+            if isinstance(event, kind):
+                return event
+
+    def close(self) -> None:
+        for links in self.servers:
+            links.stop(0)
+        self.relay.close()
+
+
+@pytest.fixture
+def stand(authority: Authority, tmp_path: Path) -> Iterator[Stand]:
+    stand = Stand(authority, tmp_path)
+    yield stand
+    stand.close()
+
+
+def frame(link: Link) -> ServerFrame:
+    got = link.next(20)
+    assert got is not None
+    return got
+
+
+def floats(count: int) -> bytes:
+    return np.arange(count, dtype="<f4").tobytes()
+
+
+def result(plan: str, **more: Any) -> SiteFrame:
+    return SiteFrame(result=Result(plan=plan, round=1, examples=3, **more))
+
+
+def test_a_round_goes_there_and_back(stand: Stand) -> None:
+    vector, update = floats(300_000), floats(100_000) + bytes(16)
+    stand.links.expect("p1", 100_000, 2)
+    blobs = stand.links.offer("p1", {"params": memoryview(vector), "counters": memoryview(b"")})
+    (stand.folder / "update").write_bytes(update)
+    with stand.site() as link:
+        assert stand.until(Joined) == Joined("a", 5)
+        assert stand.links.present() == {"a"}
+        stand.links.send("a", ServerFrame(plan=Plan(id="p1", vectors=blobs)))
+        files = link.fetch(frame(link).plan)
+        assert files["params"].read_bytes() == vector
+        assert files["counters"].read_bytes() == b""
+        blob = link.upload("p1", stand.folder / "update")
+        assert (blob.size, blob.sha256) == (len(update), hashlib.sha256(update).digest())
+        link.send(result("p1", upload=blob))
+        answer = stand.until(Answered)
+        assert (answer.site, answer.result.examples) == ("a", 3)
+        assert answer.upload is not None
+        assert answer.upload.read_bytes() == update
+        stand.links.send("a", ServerFrame(committed=Committed(round=1)))
+        stand.links.send("a", ServerFrame(over=Over(line="done")))
+        assert [one.WhichOneof("frame") for one in link] == ["committed"]
+        with pytest.raises(Closed, match="done"):
+            link.next(20)
+    assert stand.until(Left) == Left("a", "over")
+    assert not stand.links.send("a", ServerFrame(committed=Committed(round=1)))
+
+
+def test_a_plan_without_upload_is_answered_without(stand: Stand) -> None:
+    stand.links.expect("p1", 0, 0)
+    with stand.site() as link:
+        link.send(result("p1"))
+        assert stand.until(Answered).upload is None
+
+
+def test_a_refusal_is_told_once_and_in_one_line(stand: Stand) -> None:
+    stand.links.expect("p1", 1, 0)
+    with stand.site() as link:
+        for _ in range(2):
+            link.send(SiteFrame(refused=Refused(plan="p1", code="policy", line="not\non\x1b[31m Sundays")))
+        assert stand.until(Declined).refused.line == "not on [31m Sundays"
+        stand.links.expect("p2", 0, 0)
+        link.send(result("p2"))
+        assert isinstance(stand.links.events.get(timeout=20), Answered)
+
+
+def test_a_site_that_says_goodbye_is_told_with_its_words(stand: Stand) -> None:
+    with stand.site() as link:
+        stand.until(Joined)
+        link.close("the operator stopped it")
+    assert stand.until(Left) == Left("a", "the operator stopped it")
+
+
+def test_a_site_of_another_major_is_turned_away(stand: Stand) -> None:
+    said = stand.invitation()
+    hello = Hello(major=2, minor=0, run="run", epoch=1, node=5, token=said.token, layout="layout", strategy="strategy")
+    answers = session(stand, SiteFrame(hello=hello).SerializeToString())
+    assert [one.turned.code for one in answers] == ["version"]
+    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.0; update hansa at the server"
+
+
+def session(stand: Stand, *frames: bytes, name: str = "a") -> list[ServerFrame]:
+    """What the server says to frames of any kind, up to its last."""
+    with stand.identity(name).channel(f"127.0.0.1:{stand.relay.port}") as channel:
+        call = channel.stream_stream(rules.method(rules.SESSION), None, None)(iter(frames))
+        return [ServerFrame.FromString(raw) for raw in call]
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [(b"\xff", "makes no sense"), (SiteFrame().SerializeToString(), "before Hello"), (result("p1"), "result before")],
+)
+def test_a_bad_frame_ends_its_own_session_only(stand: Stand, raw: bytes | SiteFrame, says: str) -> None:
+    with stand.site("b") as link:
+        stand.until(Joined)
+        bad = raw if isinstance(raw, bytes) else raw.SerializeToString()
+        (answer,) = session(stand, bad)
+        assert answer.turned.code == "frame"
+        assert says in answer.turned.line
+        assert stand.links.present() == {"b"}
+        stand.links.send("b", ServerFrame(committed=Committed(round=4)))
+        assert frame(link).committed.round == 4
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(frames=st.lists(st.binary(max_size=40), min_size=1, max_size=3))
+def test_garbage_opens_no_session(stand: Stand, frames: list[bytes]) -> None:
+    answers = session(stand, *frames)
+    assert all(one.HasField("turned") and "\n" not in one.turned.line for one in answers)
+    assert stand.links.present() == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"token": token(SECRET, "run", "b", 5)}, "token"),
+        ({"token": token(b"guessed", "run", "a", 5)}, "token"),
+        ({"node": 6}, "token"),
+        ({"layout": "other"}, "layout"),
+        ({"strategy": "other"}, "strategy"),
+        ({"run": "old", "token": token(SECRET, "old", "a", 5)}, "run"),
+    ],
+)
+def test_a_wrong_hello_is_turned_away_for_good(stand: Stand, change: dict[str, Any], code: str) -> None:
+    with stand.site(**change) as link, pytest.raises(Turned) as turned:
+        link.next(20)
+    assert turned.value.code == code
+    assert stand.links.present() == set()
+
+
+def test_another_site_s_certificate_does_not_help(stand: Stand) -> None:
+    with stand.site("a", name="b") as link, pytest.raises(Turned, match="not one for site b"):
+        link.next(20)
+
+
+def test_a_certificate_that_names_no_site_does_not_help(stand: Stand) -> None:
+    with stand.site(name="server") as link, pytest.raises(Turned, match="names no site"):
+        link.next(20)
+
+
+def test_a_foreign_certificate_is_kept_out_by_tls(stand: Stand, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign")
+    foreign.sign("a", [x509.UniformResourceIdentifier("hansa://site/a")])
+    _, crt, key = foreign.files("a")
+    ca = stand.identity().ca
+    link = Link(stand.invitation(), site_end.Identity(ca, crt, key), tmp_path / "spool", orphan_after=0.5)
+    with link, pytest.raises(Orphaned, match=r"no server for 0\.5 s; the last attempt met: ."):
+        link.next(20)
+    assert stand.links.events.empty()
+
+
+def test_a_server_of_a_foreign_authority_is_not_believed(stand: Stand, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign")
+    _, crt, key = stand.authority.files("a")
+    identity = site_end.Identity(foreign.folder / "ca.crt", crt, key)
+    with (
+        Link(stand.invitation(), identity, tmp_path / "spool", orphan_after=0.5) as link,
+        pytest.raises(Orphaned, match="andshake failed"),
+    ):
+        link.next(20)
+
+
+def test_without_a_certificate_no_call_is_answered(stand: Stand) -> None:
+    credentials = grpc.ssl_channel_credentials(stand.identity().ca.read_bytes())
+    with grpc.secure_channel(f"127.0.0.1:{stand.relay.port}", credentials) as channel:
+        call = channel.unary_unary(rules.method(rules.HAVE), None, Taken.FromString)
+        with pytest.raises(grpc.RpcError) as error:
+            call(b"")
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_bulk_calls_need_the_caller_s_own_session(stand: Stand, name: str) -> None:
+    stand.links.expect("p1", 1, 0)
+    with stand.site("b"):
+        stand.until(Joined)
+        for said in ("", "0" * 32, stand.links._sites["b"].id if name == "a" else ""):
+            with stand.identity(name).channel(f"127.0.0.1:{stand.relay.port}") as channel:
+                call = channel.unary_unary(rules.method(rules.HAVE), None, Taken.FromString)
+                with pytest.raises(grpc.RpcError) as error:
+                    call(b"", metadata=((rules.SESSION_KEY, said),))
+            assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_second_process_of_a_site_is_turned_away_while_the_first_lives(stand: Stand) -> None:
+    with stand.site():
+        stand.until(Joined)
+        with stand.site() as second, pytest.raises(Turned, match="site a has a session already"):
+            second.next(20)
+        assert stand.links.present() == {"a"}
+
+
+def test_a_cut_connection_is_made_again_by_the_same_process(stand: Stand) -> None:
+    with stand.site() as link:
+        stand.until(Joined)
+        stand.relay.cut()
+        stand.until(Left)
+        stand.until(Joined)
+        stand.links.send("a", ServerFrame(committed=Committed(round=2)))
+        assert frame(link).committed.round == 2
+
+
+def test_a_silent_connection_is_given_up_at_both_ends_and_made_again(stand: Stand) -> None:
+    """Nothing is closed, nothing comes through: three missed beats tell."""
+    with stand.site():
+        stand.until(Joined)
+        stand.relay.flowing.clear()
+        assert stand.until(Left).why.startswith("silent for")
+        stand.relay.cut()
+        stand.relay.flowing.set()
+        stand.until(Joined)
+
+
+def test_a_site_without_a_server_gives_up(stand: Stand) -> None:
+    stand.links.stop(0)
+    with stand.site(orphan_after=0.3) as link, pytest.raises(Orphaned, match=r"no server for 0\.3 s"):
+        link.next(20)
+
+
+def test_a_missing_key_is_the_user_s_mistake(stand: Stand) -> None:
+    ca, crt, _ = stand.authority.files("a")
+    identity = site_end.Identity(ca, crt, stand.folder / "none.key")
+    with Link(stand.invitation(), identity, stand.folder / "spool") as link, pytest.raises(UserError, match="enrol"):
+        link.next(20)
+
+
+def test_a_taken_port_is_the_user_s_mistake(stand: Stand) -> None:
+    terms = Terms("run", 1, SITES, "layout", "strategy", SECRET)
+    second = Links(terms, server_end.Identity(*stand.authority.files("server")), stand.folder / "second")
+    with pytest.raises(UserError, match="cannot listen there"):
+        second.start(f"127.0.0.1:{stand.relay.target}")
+
+
+def sending(stand: Stand, link: Link, size: int) -> queue.Queue[Any]:
+    """Sends an upload of so many floats in a thread of its own; the queue gets what comes of it."""
+    file, done = stand.folder / "update", queue.Queue[Any]()
+    file.write_bytes(floats(size))
+
+    def work() -> None:
+        try:
+            done.put(link.upload("p1", file))
+        except Exception as error:
+            done.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return done
+
+
+def test_a_cut_upload_goes_on_at_the_byte(stand: Stand) -> None:
+    """16 MB, cut after 12: from the start again it would be 28."""
+    stand.links.expect("p1", 4 * MB, 0)
+    with stand.site() as link:
+        stand.until(Joined)
+        stand.relay.cut_at[0] = 12 * MB
+        blob = sending(stand, link, 4 * MB).get(timeout=30)
+        link.send(result("p1", upload=blob))
+        answer = stand.until(Answered)
+    assert answer.upload is not None
+    assert answer.upload.read_bytes() == floats(4 * MB)
+    assert stand.relay.cut_at[0] == float("inf")
+    assert 16 * MB < stand.relay.up < 22 * MB
+
+
+def test_a_cut_download_goes_on_at_the_byte(stand: Stand) -> None:
+    vector = floats(4 * MB)
+    blobs = stand.links.offer("p1", {"params": memoryview(vector)})
+    with stand.site() as link:
+        stand.until(Joined)
+        stand.relay.cut_at[1] = 12 * MB
+        files = link.fetch(Plan(id="p1", vectors=blobs))
+        assert files["params"].read_bytes() == vector
+    assert stand.relay.cut_at[1] == float("inf")
+    assert 16 * MB < stand.relay.down < 22 * MB
+
+
+def test_a_new_server_adopts_the_site_and_goes_on_with_its_upload(stand: Stand) -> None:
+    """The first server ends in the middle of 16 MB; the second, of the next epoch, has what it left."""
+    stand.links.expect("p1", 4 * MB, 0)
+    cut = threading.Event()
+
+    def gone() -> None:
+        stand.relay.target = 1  # nobody listens there
+        cut.set()
+
+    with stand.site() as link:
+        stand.until(Joined)
+        stand.relay.cut_at[0], stand.relay.on_cut = 12 * MB, gone
+        done = sending(stand, link, 4 * MB)
+        assert cut.wait(20)
+        stand.links.stop(0)
+        resumed = stand.serve(2)
+        resumed.expect("p1", 4 * MB, 0)
+        stand.until(Joined)
+        blob = done.get(timeout=30)
+        while isinstance(blob, PlanOver):  # it came back before the plan did
+            blob = sending(stand, link, 4 * MB).get(timeout=30)
+        link.send(result("p1", upload=blob))
+        answer = stand.until(Answered)
+        assert answer.upload is not None
+        assert answer.upload.read_bytes() == floats(4 * MB)
+        assert 16 * MB < stand.relay.up < 22 * MB
+
+
+def test_a_server_that_has_been_replaced_gets_no_site_back(stand: Stand) -> None:
+    stand.orphan_after = 1.0
+    with stand.site() as link:
+        stand.until(Joined)
+        stand.serve(2)
+        stand.relay.cut()
+        stand.until(Joined)
+        stand.serve(1)
+        stand.relay.cut()
+        with pytest.raises(Orphaned, match="a server that has been replaced"):
+            link.next(20)
+
+
+def test_an_answer_made_again_replaces_what_came_of_the_first(stand: Stand) -> None:
+    """A worker that died trains once more, to other bytes: the beginning that the server has is of no use."""
+    stand.links.expect("p1", MB, 0)
+    old = stand.links._spool.upload("p1", "a")
+    assert old is not None
+    old.take(old.begin(0), np.ones(1000, "<f4").tobytes())
+    with stand.site() as link:
+        blob = sending(stand, link, MB).get(timeout=30)
+        link.send(result("p1", upload=blob))
+        answer = stand.until(Answered)
+        assert answer.upload is not None
+        assert answer.upload.read_bytes() == floats(MB)
+
+
+def test_a_complete_upload_is_not_sent_twice(stand: Stand) -> None:
+    stand.links.expect("p1", MB, 0)
+    with stand.site() as link:
+        assert sending(stand, link, MB).get(timeout=30).size == 4 * MB
+        before = stand.relay.up
+        assert sending(stand, link, MB).get(timeout=30).size == 4 * MB
+        assert stand.relay.up - before < 0.1 * MB
+
+
+def test_a_vector_that_is_held_is_not_fetched_again(stand: Stand) -> None:
+    """Not in the same process, not in the next; but after two plans without it, it is gone."""
+    old, new = floats(MB), floats(MB)[::-1]
+    blobs = stand.links.offer("p1", {"params": memoryview(old), "shared/c": memoryview(b"c" * 4)})
+    with stand.site() as link:
+        link.fetch(Plan(vectors=blobs))
+        before = stand.relay.down
+        link.fetch(Plan(vectors=blobs))
+        assert stand.relay.down - before < 0.1 * MB
+    stand.until(Left)
+    before = stand.relay.down
+    more = stand.links.offer("p2", {"params": memoryview(new)})
+    with stand.site() as link:
+        assert link.fetch(Plan(vectors=blobs))["params"].read_bytes() == old
+        assert stand.relay.down - before < 0.1 * MB
+        link.fetch(Plan(vectors=more))
+        assert len(list((stand.folder / "spool-a").iterdir())) == 3
+        link.fetch(Plan(vectors=[more[0]]))
+        link.fetch(Plan(vectors=[*more, *stand.links.offer("p3", {"params": memoryview(b"")})]))
+        assert len(list((stand.folder / "spool-a").iterdir())) == 2
+
+
+def test_a_vector_that_rots_on_the_site_s_disk_is_fetched_anew(stand: Stand) -> None:
+    vector = floats(1000)
+    blobs = stand.links.offer("p1", {"params": memoryview(vector)})
+    (stand.folder / "spool-a").mkdir()
+    (stand.folder / "spool-a" / blobs[0].sha256.hex()).write_bytes(vector[:-1] + b"!")
+    with stand.site() as link:
+        assert link.fetch(Plan(vectors=blobs))["params"].read_bytes() == vector
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_a_number_that_is_not_finite_spoils_the_upload_and_no_more(stand: Stand, bad: float) -> None:
+    values = np.zeros(2 * MB, "<f4")
+    values[MB + 7] = bad
+    values.tofile(stand.folder / "update")
+    stand.links.expect("p1", 2 * MB, 0)
+    with stand.site() as link:
+        for _ in range(2):
+            with pytest.raises(UploadRefused, match=f"float {MB + 7} of the upload is"):
+                link.upload("p1", stand.folder / "update")
+        link.send(result("p1"))
+        spoiled = stand.until(Spoiled)
+        assert (spoiled.site, spoiled.plan, spoiled.index, str(spoiled.value)) == ("a", "p1", MB + 7, str(bad))
+        stand.links.expect("p2", 0, 0)
+        link.send(result("p2"))
+        assert isinstance(stand.links.events.get(timeout=20), Answered)
+
+
+def test_no_byte_is_taken_beyond_what_the_plan_asks_for(stand: Stand) -> None:
+    stand.links.expect("p1", 100, 0)
+    with stand.site() as link:
+        assert isinstance(outcome := sending(stand, link, 101).get(timeout=20), UploadRefused)
+        assert "more than the 400 bytes" in str(outcome)
+        assert "more than the 400 bytes" in stand.until(Spoiled).problem
+
+
+def test_an_answer_without_its_upload_is_spoiled(stand: Stand) -> None:
+    stand.links.expect("p1", 100, 0)
+    with stand.site() as link:
+        link.send(result("p1"))
+        assert "an upload of 0 bytes where the plan asks for 400" in stand.until(Spoiled).problem
+
+
+def test_a_plan_that_is_over_takes_and_gives_nothing(stand: Stand) -> None:
+    stand.links.expect("p1", 100, 0)
+    blobs = stand.links.offer("p1", {"params": memoryview(floats(100))})
+    stand.links.retire("p1")
+    with stand.site() as link:
+        assert isinstance(sending(stand, link, 100).get(timeout=20), PlanOver)
+        with pytest.raises(PlanOver):
+            link.fetch(Plan(vectors=blobs))
+        link.send(result("p1"))
+        stand.links.expect("p2", 0, 0)
+        link.send(result("p2"))
+        assert stand.until(Answered).result.plan == "p2"
+
+
+def test_twenty_sites_at_once(stand: Stand) -> None:
+    vector = floats(MB // 4)
+    blobs = stand.links.offer("p1", {"params": memoryview(vector)})
+    stand.links.expect("p1", MB // 4, 0)
+
+    def work(site: str) -> None:
+        with stand.site(site, orphan_after=30) as link:
+            for one in link:
+                files = link.fetch(one.plan)
+                link.send(result("p1", upload=link.upload("p1", files["params"])))
+
+    threads = [threading.Thread(target=functools.partial(work, site), daemon=True) for site in SITES[2:]]
+    for thread in threads:
+        thread.start()
+    answered: set[str] = set()
+    while len(answered) < 20:
+        event = stand.links.events.get(timeout=30)
+        if isinstance(event, Joined):
+            stand.links.send(event.site, ServerFrame(plan=Plan(id="p1", vectors=blobs)))
+        elif isinstance(event, Answered):
+            assert event.upload is not None
+            assert event.upload.read_bytes() == vector
+            answered.add(event.site)
+    for site in answered:
+        stand.links.send(site, ServerFrame(over=Over()))
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    _, old = authority.sign("server", [*LOOPBACK])
+    authority.sign("a", [x509.UniformResourceIdentifier("hansa://site/a")])
+    stand = Stand(authority, tmp_path)
+
+    def shown() -> int:
+        context = ssl.create_default_context(cafile=str(authority.folder / "ca.crt"))
+        context.load_cert_chain(*authority.files("a")[1:])
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("127.0.0.1", stand.relay.target)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            raw = wrapped.getpeercert(True)
+        assert raw is not None
+        return x509.load_der_x509_certificate(raw).serial_number
+
+    try:
+        assert shown() == old.serial_number
+        _, new = authority.sign("server", [*LOOPBACK])
+        assert shown() == new.serial_number
+        with stand.site():
+            stand.until(Joined)
+    finally:
+        stand.close()
+
+
+@pytest.mark.long
+def test_three_gigabytes_go_both_ways(stand: Stand) -> None:
+    """Beyond 2 GB: sparse at one end, so that it costs the test little memory."""
+    size = 3 << 30
+    with open(stand.folder / "sparse", "wb") as file:
+        file.truncate(size)
+        file.seek(size - 4)
+        file.write(np.float32(1.5).tobytes())
+    vector = np.memmap(stand.folder / "sparse", np.uint8, "r")
+    blobs = stand.links.offer("p1", {"params": vector.data})
+    stand.links.expect("p1", size // 4, 0)
+    with stand.site() as link:
+        vectors = link.fetch(Plan(vectors=blobs))
+        link.send(result("p1", upload=link.upload("p1", vectors["params"])))
+        answer = stand.until(Answered)
+    assert answer.upload is not None
+    assert answer.upload.stat().st_size == size
+    assert answer.result.upload.sha256 == blobs[0].sha256
