@@ -45,7 +45,10 @@ class Worker:
     """
 
     def __init__(self, app: Path, folder: Path, run: str) -> None:
-        self.config, self.file = load(app / "federation.toml"), load_site_file(folder / SITE_FILE)
+        self.config, self.file = (
+            load(app / "federation.toml", without=["simulation"]),
+            load_site_file(folder / SITE_FILE),
+        )
         self.folder, self.run = folder, run
         head = self.config.table("federation", FederationTable)
         self.task: Task = load_class(head.task, app, Task, "task")()

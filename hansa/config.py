@@ -59,19 +59,20 @@ class Config(Mapping[str, Any]):
         return table
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+def load(path: Path, overrides: Sequence[str] = (), without: Collection[str] = ()) -> Config:
     """Reads and checks a federation.toml.
 
     Args:
         path: of the file.
         overrides: `table.key=value`, the value in TOML; a text may stand without its quotes.
+        without: tables that are passed over, unread.
 
     Raises:
         UserError: a line a problem, in the order of the file. What one table says about another is checked when
             each is right by itself.
     """
-    document = Document(path, overrides)
-    owners = {name: load_point(point, "table") for name, point in sorted(registered("hansa.tables").items())}
+    document, points = Document(path, overrides), sorted(registered("hansa.tables").items())
+    owners = {name: None if name in without else load_point(point, "table") for name, point in points}
     tables = checked(document, owners, needed={"federation"})
     config = Config(path, PASSWORD.sub(r"\1***@", document.text), tables, _digest(tables, document.tables))
     for name, table in tables.items():
@@ -100,7 +101,7 @@ def checked(document: Document, owners: Mapping[str, Any], needed: Collection[st
     tables = {
         name: _validated(name, owner, document, name in document.tables or name in needed)
         for name, owner in owners.items()
-        if isinstance(document.tables.get(name, {}), dict)
+        if owner is not None and isinstance(document.tables.get(name, {}), dict)
     }
     document.end()
     return {name: table for name, table in tables.items() if table is not None}
