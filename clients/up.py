@@ -19,6 +19,7 @@ from hansa.supervise import Program, Supervisor
 
 LOOK = 0.5  # seconds between two looks at the run's process
 GRACE = 2.0  # seconds from the end of a run's process until its answer must have left
+UNSEEN = 10.0  # seconds in which a run's process must have been seen, else it died between two looks
 HELD = 60  # seconds for which a server holds the connection of a node that was killed
 TAKEN = "address already in use"
 
@@ -58,8 +59,8 @@ def _serve(supervisor: Supervisor, site: SiteFolder) -> None:
         supervisor.wait(LOOK)
         here = any("flwr-clientapp" in part for pid in supervisor.members(starter) for part in command_of(pid)[:6])
         seen = ears.busy and (seen or here)
-        gone = 0.0 if here or not seen else gone or time.monotonic()
-        if gone and time.monotonic() > gone + GRACE:
+        gone = 0.0 if here or not ears.busy else gone or time.monotonic()
+        if gone and time.monotonic() > gone + (GRACE if seen else UNSEEN):
             # Flower would wait for its answer: a minute if it was killed, for ever if it ended by itself.
             supervisor.say("the run's process died without an answer; connecting anew, so that it can be asked again")
             break

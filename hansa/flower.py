@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_CHATTER = re.compile(r"(INFO|DEBUG) *:")  # its own, and that of its HTTP server: every request
+_CHATTER = re.compile(r"(\S+Z )?(INFO|DEBUG)\b")  # its own, and that of its HTTP server: every request
 # What it warns of and we know: the supervisor tells it in its own words, or it is as it should be.
 _KNOWN = (
     "EXPERIMENTAL",

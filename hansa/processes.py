@@ -77,17 +77,27 @@ def end(mark: str, grace: float) -> int:
 
 
 @contextmanager
-def only_one(path: Path, refusal: str) -> Iterator[None]:
-    """Holds a lock file, which no second process gets until this one has ended, however it ends.
+def only_one(path: Path, refusal: str, patience: float = 0.0) -> Iterator[None]:
+    """Holds a lock file, which no second process gets until this one has let it go or has ended, however it ends.
+
+    Args:
+        path: of the file.
+        refusal: what the second is told.
+        patience: seconds for which the second tries.
 
     Raises:
-        UserError: with the refusal, when another process holds it.
+        UserError: another process holds it.
     """
+    deadline = time.monotonic() + patience
     with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(refusal) from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UserError(refusal) from None
+                time.sleep(0.05)
         yield
 
 

@@ -24,6 +24,8 @@ flower = "%(flower)s"
 heartbeat = 5            # between two signs of life
 orphan_after = 30        # that a site waits for a server that is gone
 max_duration = 604800    # of a run, after which it fails
+# Whether a run whose process died goes on by itself; else by hansa run --resume.
+auto_resume = true
 
 [flower]
 telemetry = false        # true: Flower reports its use to its makers
