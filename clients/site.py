@@ -18,7 +18,6 @@ from hansa.workbench import Workbench
 from strategies.base import Memory, Strategy
 
 
-
 @dataclass
 class SiteHalf:
     """One site: its data, its memory, and what it answers to a plan."""
