@@ -1,0 +1,123 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hansa.cli import main
+from hansa.errors import UserError
+from server.command import check_app, logs, resume, status, stop
+from server.launch import Launch, announce, read_launch, served, wanted, write_launch
+from server.provision import Founding, provision
+from server.store import FILE, State, Store
+
+GOOD = """
+[tool.flwr.app.components]
+serverapp = "server.app:app"
+clientapp = "clients.app:app"
+[tool.flwr.app.config]
+hansa-run = ""
+hansa-epoch = 1
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    provision(tmp_path / "fed", ["east"], Founding(), datetime.now(UTC))
+    return tmp_path / "fed" / "server"
+
+
+def deployed(server: Path, run: str = "r1") -> Store:
+    (server / "runs" / run).mkdir(parents=True)
+    write_launch(server / "runs" / run, Launch(1, 7))
+    store = Store(server / "runs" / FILE)
+    store.create(run, name="heart", config="", seed=0, engine="deployed", threads=1, hardware="cpu")
+    return store
+
+
+def test_an_app_that_says_all_is_taken() -> None:
+    check_app({"pyproject.toml": GOOD.encode()}, Path("app"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        (None, ["app: no pyproject.toml, by which Flower knows an app; copy that of an example"]),
+        (
+            "[tool",
+            ["app/pyproject.toml: not TOML: Expected ']' at the end of a table declaration (at end of document)"],
+        ),
+        (
+            GOOD.replace("clients.app:app", "mine:app").replace("hansa-epoch = 1", ""),
+            [
+                'app/pyproject.toml [tool.flwr.app.components]: write clientapp = "clients.app:app"',
+                "app/pyproject.toml [tool.flwr.app.config]: write hansa-epoch = 1",
+            ],
+        ),
+    ],
+)
+def test_an_app_that_flower_could_not_start_is_refused_in_words(text: str | None, problems: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        check_app({} if text is None else {"pyproject.toml": text.encode()}, Path("app"))
+    assert list(refused.value.problems) == problems
+
+
+def test_a_run_needs_a_server(server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "pyproject.toml").write_text(GOOD)
+    (app / "federation.toml").write_text('[federation]\nname = "heart"\ntask = "task.py:Heart"\n')
+    assert main(["run", str(app), "--server", str(server)]) == 2
+    line = f"error: {server}: no server runs on it; start one with hansa server up {server}\n"
+    assert capsys.readouterr().err == line
+    assert not (server / "runs").exists()
+
+
+def test_a_resumed_run_brings_its_app_itself(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "elsewhere", "--resume", "--server", str(server)]) == 2
+    assert "leave the folder out" in capsys.readouterr().err
+
+
+def test_a_complete_run_is_not_resumed(server: Path) -> None:
+    deployed(server).end("r1", State.FINISHED)
+    with pytest.raises(UserError, match="is complete"):
+        resume(server, name="r1", detach=True, console=Console())
+
+
+def test_a_run_can_be_stopped_without_a_server(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a killed server left running: it is not to go on when the server is back."""
+    store = deployed(server)
+    stop(server, "r1", Console())
+    assert store.entry("r1")["state"] == State.INTERRUPTED
+    assert list(wanted(server / "runs")) == []
+    assert "run r1 is interrupted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [stop, logs])
+def test_an_unknown_run_is_said_to_be_one(server: Path, command: object) -> None:
+    with pytest.raises(UserError, match=r"r9|no runs yet"):
+        command(server, "r9", Console())  # type: ignore[operator]
+
+
+def test_status_without_a_server_shows_sites_and_runs(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deployed(server)
+    status(server, Console(width=200))
+    assert capsys.readouterr().out.splitlines() == [
+        "server: down",
+        "site east: not connected",
+        "run r1: running, 0 rounds",
+    ]
+
+
+def test_a_process_serves_the_start_that_it_announced_and_no_other(tmp_path: Path) -> None:
+    assert served(tmp_path, 1) is None
+    announce(tmp_path, 1)
+    assert served(tmp_path, 1) is True
+    assert served(tmp_path, 2) is None
+
+
+def test_a_launch_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_launch(tmp_path) is None
+    for launch in (Launch(3, None, starting=True), Launch(3, 2**63 + 1, wanted=False)):
+        write_launch(tmp_path, launch)
+        assert read_launch(tmp_path) == launch
