@@ -33,7 +33,7 @@ class Consortium:
     def __init__(self, folder: Path, sites: Sequence[str]) -> None:
         self.folder, self.sites = folder, sites
         self.server = folder / "server"
-        self.supervisors: list[subprocess.Popen[bytes]] = []
+        self.supervisors: dict[Path, subprocess.Popen[bytes]] = {}  # by their folder
         provision(folder, sites, Founding("demo", (), _free_ports()), datetime.now(UTC))
 
     def site(self, name: str) -> Path:
@@ -52,9 +52,8 @@ class Consortium:
         path.write_text("\n".join([*kept, *(f"[{table}]\n{keys}" for table, keys in tables.items())]) + "\n")
 
     def __enter__(self) -> Self:
-        self._start("server", self.server)
-        for site in self.sites:
-            self._start("site", self.site(site))
+        for folder in (self.server, *map(self.site, self.sites)):
+            self.start(folder)
         try:
             self._wait(lambda: self.connected() >= set(self.sites))
         except BaseException:
@@ -71,7 +70,9 @@ class Consortium:
             return {node.name for node in calls.nodes() if node.online}
         return set()
 
-    def _start(self, what: str, folder: Path) -> None:
+    def start(self, folder: Path) -> None:
+        """Starts the supervisor of a folder, the server's or a site's; again, if an earlier one has ended."""
+        what = "server" if folder == self.server else "site"
         command = [str(Path(sys.executable).with_name("hansa")), what, "up", str(folder)]
         (folder / "logs").mkdir(exist_ok=True)
         with (folder / "logs" / "up.log").open("ab") as log:
@@ -79,12 +80,12 @@ class Consortium:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
-        self.supervisors.append(process)
+        self.supervisors[folder] = process
 
     def _wait(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not done():
-            if any(process.poll() is not None for process in self.supervisors) or time.monotonic() > deadline:
+            if any(process.poll() is not None for process in self.supervisors.values()) or time.monotonic() > deadline:
                 raise RunFailed(
                     f"the consortium did not come up; see {self.folder}/*/logs and {self.folder}/sites/*/logs"
                 )
@@ -94,9 +95,9 @@ class Consortium:
         """Ends every supervisor, which ends its own processes; a second Ctrl-C does not cut that short."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for process in self.supervisors:
+            for process in self.supervisors.values():
                 process.terminate()
-            for process in self.supervisors:
+            for process in self.supervisors.values():
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GOODBYE)
                 if process.poll() is None:

@@ -1,0 +1,26 @@
+"""A federation gives the same bits on real sites and simulated, with the same federation.toml."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.deployment.conftest import Federation
+
+STRATEGIES = {
+    "fedavg": 'name = "fedavg"',
+    "scaffold": 'name = "scaffold"',
+    "fedprox": 'name = "fedprox"\nmu = 0.5',
+    "local-layers": 'name = "fedavg"\nlocal = ["1.*"]',
+}
+OFTEN = {"fedavg", "scaffold"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in STRATEGIES]
+)
+def test_deployed_equals_simulated(federation: "Federation", name: str) -> None:
+    app = federation.app(name, STRATEGIES[name])
+    run = federation.start(app)
+    federation.finished(run)
+    federation.assert_as_simulated(run, app)
