@@ -6,6 +6,7 @@ import signal
 import tempfile
 import threading
 import traceback
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -34,21 +35,30 @@ class Told(BaseException):
     """A signal has told this process to end."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What the server is told at the end; it may leave the site."""
+
+    line: str
+    code: str = ""  # why the site declines, if it does: it would decline again, were it asked at once
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Takes part in one run, from the invitation to the end of the run. It always answers: else Flower's node hangs."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    line = LINES[Failure.SITE]
+    answer = Answer(LINES[Failure.SITE], Failure.SITE)
     try:
-        line = take_part(invited(message), context.node_id)
+        answer = take_part(invited(message), context.node_id)
     except Told:
-        line = "the site was stopped"
+        answer = Answer("the site was stopped")
     except UserError as error:
         say(f"error: {error}")
     except Exception:
         traceback.print_exc()
-    return Message(RecordDict({"answer": ConfigRecord({"line": line})}), reply_to=message)
+    record = ConfigRecord({"line": answer.line, "code": answer.code})
+    return Message(RecordDict({"answer": record}), reply_to=message)
 
 
 def invited(message: Message) -> dict[str, str | int]:
@@ -63,8 +73,8 @@ def invited(message: Message) -> dict[str, str | int]:
     return {key: value for key, value in record.items() if isinstance(value, str | int)}
 
 
-def take_part(invitation: dict[str, str | int], node: int) -> str:
-    """Takes part in the run of an invitation; how it ended, in a line that may leave the site.
+def take_part(invitation: dict[str, str | int], node: int) -> Answer:
+    """Takes part in the run of an invitation; how it ended.
 
     Raises:
         UserError: the site's folder is not in order.
@@ -78,14 +88,14 @@ def take_part(invitation: dict[str, str | int], node: int) -> str:
         except Refused as refused:
             audit.append(run, "refused", code=refused.code)
             say(f"run {run} refused: {refused.detail}")
-            return f"{refused.code}: {refused}"
+            return Answer(str(refused), refused.code)
         audit.append(run, "admitted", app=digest, epoch=int(invitation["epoch"]))
-        line = _participant(folder, app_folder, run, invitation, node)
-        audit.append(run, "ended", line=line)
-        return line
+        answer = _participant(folder, app_folder, run, invitation, node)
+        audit.append(run, "ended", line=answer.line)
+        return answer
 
 
-def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> str:
+def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> Answer:
     def invite(layout: str, strategy: str) -> Invitation:
         address = folder.file.site.session or str(told["address"])
         return Invitation(address, run, int(told["epoch"]), node, layout, strategy, str(told["token"]))
@@ -97,11 +107,11 @@ def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str,
     spool = folder.path / "spool" / run
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY)
     try:
-        return Participant(invite, start, identity, spool, say).take_part()
+        return Answer(Participant(invite, start, identity, spool, say).take_part())
     except ChildFailed as failure:
-        return f"{failure.code}: {failure}"
+        return Answer(str(failure), failure.code)
     except Turned as turned:
-        return f"turned away: {turned}"
+        return Answer(str(turned), f"turned_away_{turned.code}")
     finally:
         shutil.rmtree(spool, ignore_errors=True)
 

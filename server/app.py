@@ -14,11 +14,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from hansa.errors import RunFailed, UserError
+from server.arrivals import one_line
 from server.command import control
 from server.flower import Control, Refused, Unreachable
 from server.serving import Seat, Serving
 
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
+AGAIN = 60.0  # seconds after which a site that declined is asked again: it may have changed its mind
 TTL = 30 * 86_400.0  # seconds that an invitation stands; the run's end answers it
 
 app = ServerApp()
@@ -36,12 +38,16 @@ class FlowerInviter:
     def __init__(self, grid: Grid, control: Control, say: Callable[[str], None]) -> None:
         self.grid, self.control, self.say = grid, control, say
         self.open: dict[str, str] = {}  # message -> site, not answered yet
+        self.declined: dict[str, str] = {}  # see Inviter
+        self._again: dict[str, float] = {}  # site that declined -> when it is asked again
 
     def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
         """See Inviter."""
         with suppress(Unreachable, Refused):  # the SuperLink is being started again
             self._take_replies()
-            invited = {*self.open.values(), *present}
+            for site in [site for site, due in self._again.items() if time.monotonic() >= due]:
+                del self._again[site]
+            invited = {*self.open.values(), *present, *self._again}
             for node in self.control.nodes():
                 if node.online and node.name not in invited:
                     record = RecordDict({"invitation": ConfigRecord(dict(invitation(node.name, node.id)))})
@@ -67,8 +73,14 @@ class FlowerInviter:
             if reply.has_error():
                 self.say(f"{site}'s connection ended: {reply.error.reason}")
             else:
-                answer = reply.content.config_records.get("answer", ConfigRecord())
-                self.say(f"{site}: {answer.get('line', 'an answer that makes no sense')!s}")
+                self._take_answer(site, reply.content.config_records.get("answer", ConfigRecord()))
+
+    def _take_answer(self, site: str, answer: ConfigRecord) -> None:
+        line, code = (one_line(str(answer.get(key, ""))) for key in ("line", "code"))
+        self.say(f"{site}: {line} ({code})" if code else f"{site}: {line}")
+        if code:
+            self.declined[site] = f"{line} ({code})"
+            self._again[site] = time.monotonic() + AGAIN
 
 
 @app.main()

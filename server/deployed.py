@@ -47,6 +47,7 @@ class LinkedCohort:
     ) -> None:
         self.links, self._sites, self.parts, self.layout = links, tuple(sites), parts, layout
         self.deadline, self.rejoin, self.say = deadline, rejoin, say
+        self.gone: dict[str, float] = {}  # site -> since when; through all rounds: what stays away is not waited for
 
     @property
     def sites(self) -> Sequence[str]:
@@ -60,12 +61,13 @@ class LinkedCohort:
         self.links.expect(self.id, *upload_numbers(plan, self.parts, self.layout.n_counters))
         self.ends = time.monotonic() + self.deadline
         self.waiting = dict.fromkeys(sites, "not connected")  # -> why it has not answered
-        self.gone: dict[str, float] = {}  # site -> since when
         self.collector = Collector(plan, sites, self.parts, self.layout, len(self._sites))
         here = self.links.present()
         for site in sites:
-            if not (site in here and self._send(site)):
-                self.gone[site] = time.monotonic()
+            if site in here and self._send(site):
+                self.gone.pop(site, None)
+            else:
+                self.gone.setdefault(site, time.monotonic())
 
     def collect(self, rule: Rule) -> Aggregate:
         """Waits for the answers and adds them up."""
