@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hansa.errors import UserError
-from hansa.files import sync_folder, write_atomically
+from hansa.files import write_atomically
 from hansa.records import ServerState
 
 FORMAT = 1
@@ -190,14 +190,13 @@ class Checkpoints:
         return newest["best"] if newest else self._best
 
     def _write(self, state: ServerState, name: str) -> dict[str, str]:
-        """Writes a tensor file durably; its name and digest, as a record holds them."""
+        """Writes a tensor file; its name and digest, as a record holds them. The record's own sync makes the name durable."""
         temporary = self.folder / f".{name}.tmp"
         save_file(_tensors(state), temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.replace(temporary, self.folder / name)
-        sync_folder(self.folder)
         return {"file": name, "sha256": digest}
 
     def _read(self, written: Mapping[str, str]) -> ServerState:

@@ -101,8 +101,9 @@ class Run:
         quorum = count(self.rounds.quorum, len(asked)) if kind == "train" else 1
         began = time.monotonic()
         state, aggregate = run_round(state, self.strategy, plan, self.cohort, asked, Rule(quorum))
-        self.tell(RoundEnded(plan, tuple(asked), aggregate, time.monotonic() - began))
-        self._report(plan, aggregate)
+        seconds = time.monotonic() - began
+        self._report(plan, aggregate)  # first: a round and all that it brought are entered at once
+        self.tell(RoundEnded(plan, tuple(asked), aggregate, seconds))
         return state, aggregate
 
     def _report(self, plan: Plan, aggregate: Aggregate) -> None:

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +19,8 @@ from safetensors.torch import save_model
 from hansa.address import join, split
 from hansa.appfiles import app_files
 from hansa.config import Config, load
-from hansa.errors import UserError
+from hansa.device import using_threads
+from hansa.errors import RunFailed, UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.files import write_atomically
 from hansa.metrics import values
@@ -49,11 +50,17 @@ ASSEMBLE = 60.0  # seconds that the first round waits for all sites, where the q
 LOOK = 1.0  # seconds between two looks at who is missing
 DRAIN = 3.0  # seconds that the sites get to answer for good at the end
 MODEL = "model.safetensors"
+THREADS = 1  # of torch: adding up is quick, and a second thread is one more to wait for
 ENGINE, HARDWARE = "deployed", "sites"  # what the run store says of where a deployed run is computed
 
 
 class Inviter(Protocol):
     """Brings sites into the run's sessions."""
+
+    @property
+    def declined(self) -> Mapping[str, str]:
+        """Sites that took no part when they were last asked, and why."""
+        ...
 
     def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
         """Invites the sites that can be reached, are not here and are not invited; called about once a second."""
@@ -96,7 +103,7 @@ class Serving:
         seat.home.mkdir(parents=True, exist_ok=True)
         self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
         self.sites = [member.name for member in read_roster(seat.folder).sites]
-        self.store = Store(seat.folder / "runs" / FILE)
+        self.store = Store(seat.folder / "runs" / FILE, held=True)
         self.config: Config = load(_kept(app, seat.home / "app") / "federation.toml", without=["simulation"])
         head = self.config.table("federation", FederationTable)
         self.task: Task = load_class(head.task, self.config.folder, Task, "task")()
@@ -112,7 +119,7 @@ class Serving:
             UserError: bad input or data.
             RunFailed: too many rounds in a row did not count.
         """
-        with RunLock(self.seat.home):
+        with RunLock(self.seat.home), using_threads(THREADS), closing(self.store):
             announce(self.seat.home, self.seat.epoch)
             checkpoints = Checkpoints(self.seat.home / "checkpoints")
             start = checkpoints.load()
@@ -136,7 +143,7 @@ class Serving:
             self.store.entry(self.seat.run)
         except UserError:
             facts = {"config": self.config.text, "engine": ENGINE, "hardware": HARDWARE}
-            self.store.create(self.seat.run, name=self.name, seed=self.seed, threads=1, **facts)
+            self.store.create(self.seat.run, name=self.name, seed=self.seed, threads=THREADS, **facts)
         else:
             self.store.reopen(self.seat.run, start[1].round if start else 0)
 
@@ -179,9 +186,19 @@ class Serving:
         return outcome
 
     def _assemble(self, links: Links) -> None:
-        """Waits for all sites; for a minute, where those that are here make a quorum."""
+        """Waits for all sites that do not decline; for a minute, where those that are here make a quorum.
+
+        Raises:
+            RunFailed: too many decline.
+        """
         began, quorum = time.monotonic(), count(self.rounds.quorum, len(self.sites))
-        while len(here := links.present()) < len(self.sites):
+        while True:
+            here, declined = links.present(), dict(self.inviter.declined)
+            if here | declined.keys() >= set(self.sites) and len(here) >= quorum:
+                break
+            if len(self.sites) - len(declined.keys() - here) < quorum:
+                why = "; ".join(f"{site}: {reason}" for site, reason in sorted(declined.items()))
+                raise RunFailed(f"too few of {len(self.sites)} sites take part, the quorum is {quorum}: {why}")
             if time.monotonic() - began > ASSEMBLE and len(here) >= quorum:
                 break
             time.sleep(LOOK / 10)
@@ -195,8 +212,12 @@ class Serving:
         def invite() -> None:
             if self.seat.epoch > 1:
                 done.wait(ADOPT)
+            store, told = Store(self.store.path), dict[str, str]()
             while not done.is_set():
                 self.inviter.look(links.present(), self._invitation)
+                for site, why in self.inviter.declined.items() - told.items():
+                    store.event(self.seat.run, "declined", f"{site} takes no part: {why}", level="warning")
+                    told[site] = why
                 done.wait(LOOK)
 
         thread = threading.Thread(target=invite, name="inviting", daemon=True)

@@ -18,7 +18,7 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, IntegrityError, ProgrammingError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from hansa.errors import UserError
 from hansa.files import write_atomically
@@ -101,6 +101,7 @@ _rounds = sa.Table(
     sa.Column("dropped", sa.Integer, nullable=False),
     sa.Column("examples", sa.Integer, nullable=False),
     sa.Column("void", sa.Text),  # why the round does not count
+    sa.Column("entered", sa.Text, nullable=False),  # UTC, ISO 8601
 )
 _metrics = sa.Table(
     "metrics",
@@ -128,20 +129,29 @@ _events = sa.Table(
 class Store:
     """The run store in one file, which is made where there is none.
 
-    Each call is one transaction, durable when it returns (`durable = False`: for a file that nobody keeps).
+    Each call is one transaction, durable when it returns.
+
+    Args:
+        path: of the file.
+        durable: False for a file that nobody keeps.
+        held: whether a connection is kept from one transaction to the next, until `close`: a transaction is then one
+            write to the disk. Not in a process that forks workers, which SQLite forbids with an open connection.
 
     Raises:
         UserError: the file is not a run store, cannot be read or written, or knows no such run; in any method.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, held: bool = False) -> None:
         self.path = path
-        # A connection for each transaction: nothing is open when a worker is forked, which SQLite forbids.
-        url = sa.URL.create("sqlite", database=str(path))
-        self._engine = sa.create_engine(url, poolclass=NullPool, connect_args={"timeout": 30})
+        url, pool = sa.URL.create("sqlite", database=str(path)), QueuePool if held else NullPool
+        self._engine = sa.create_engine(url, poolclass=pool, connect_args={"timeout": 30})
         sa.event.listen(self._engine, "connect", _connected if durable else _connected_to_scratch)
         sa.event.listen(self._engine, "begin", _begin)
         self._make()
+
+    def close(self) -> None:
+        """Lets the connection go that is held; the next call makes another."""
+        self._engine.dispose()
 
     def create(self, run: str, *, name: str, config: str, seed: int, engine: str, threads: int, hardware: str) -> None:
         """Enters a new run, which is running from now on.
@@ -214,7 +224,7 @@ class Store:
         with self._writing() as db:
             key = {"run": run, "round": row.round, "kind": row.kind, "split": row.split}
             db.execute(sa.delete(_rounds).filter_by(**key))
-            db.execute(sa.insert(_rounds).values(run=run, **asdict(row)))
+            db.execute(sa.insert(_rounds).values(run=run, entered=_now("microseconds"), **asdict(row)))
             _insert(db, run, metrics)
 
     def metrics(self, run: str, metrics: Iterable[Metric]) -> None:
@@ -238,7 +248,7 @@ class Store:
         return self._frame(sa.select(_runs).order_by(_AGE))
 
     def rounds(self, run: str) -> pd.DataFrame:
-        """The rounds of a run, in the order of their numbers: the fields of `Round`."""
+        """The rounds of a run, in the order of their numbers: the fields of `Round`, and when each was entered."""
         r = _rounds.c
         columns = [column for column in r if column.name != "run"]
         return self._frame(
@@ -366,5 +376,5 @@ def _event(run: str, kind: str, text: str, round: int | None = None, level: Leve
     return sa.insert(_events).values(run=run, time=_now(), round=round, level=level, kind=kind, text=text)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def _now(timespec: str = "milliseconds") -> str:
+    return datetime.now(UTC).isoformat(timespec=timespec)
