@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import hansa
-from hansa.records import Broadcast, ServerState, Vectors
+from hansa.records import ServerState, Vectors
 from simulations.datasets.digits import Digits
 from simulations.history import History
 from simulations.partition import Dirichlet
@@ -27,18 +27,14 @@ class FedAvgM(hansa.Strategy):
 
     def start(self, params: Tensor, counters: Tensor, n_parameters: int) -> ServerState:
         """The velocity v starts at zero, [N]: momentum is for parameters; BatchNorm's statistics just get the mean."""
-        return ServerState(params, counters, {"velocity": torch.zeros(n_parameters)})
-
-    def broadcast(self, state: ServerState) -> Broadcast:
-        """The model alone: no site needs v."""
-        return Broadcast(state.params, state.counters)
+        return ServerState(params, counters, own={"velocity": torch.zeros(n_parameters)})
 
     def step(self, state: ServerState, mean: Vectors, share: float) -> ServerState:
         """One step of the server's momentum."""
-        n = len(state.shared["velocity"])
-        velocity = self.beta * state.shared["velocity"] + mean["delta"][:n]
+        n = len(state.own["velocity"])
+        velocity = self.beta * state.own["velocity"] + mean["delta"][:n]
         move = torch.cat([velocity, mean["delta"][n:]])
-        return ServerState(state.params + move, state.counters, {"velocity": velocity})
+        return ServerState(state.params + move, state.counters, own={"velocity": velocity})
 
 
 class Digit(hansa.Task):

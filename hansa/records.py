@@ -13,11 +13,12 @@ Vectors = Mapping[str, Tensor]  # by name: [P], or [n_parameters] for what conce
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that a strategy's server half knows: the model and what else it keeps (SCAFFOLD's c)."""
+    """All that a strategy's server half knows."""
 
     params: Tensor  # [P] float32
     counters: Tensor  # [C] int64
-    shared: Vectors = field(default_factory=dict)
+    shared: Vectors = field(default_factory=dict)  # what sites get beside the model (SCAFFOLD's c)
+    own: Vectors = field(default_factory=dict)  # what stays at the server (the moments of an optimiser)
 
 
 @dataclass(frozen=True)

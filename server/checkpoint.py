@@ -27,6 +27,7 @@ from hansa.files import write_atomically
 from hansa.records import ServerState
 
 FORMAT = 1
+SHARED, OWN = "shared.", "own."  # before the names of a state's further vectors
 _NAME = r"(round-\d{6,}|best-[0-9a-f]{8})"
 _OURS = re.compile(rf"{_NAME}\.safetensors|\.{_NAME}\..*\.tmp")  # tensor files, and what was to become a file
 _log = logging.getLogger(__name__)
@@ -210,7 +211,11 @@ class Checkpoints:
             raise _Damaged(f"{path.name} has changed since it was written")
         tensors = load_file(path)
         params, counters = tensors.pop("params"), tensors.pop("counters")
-        return ServerState(params, counters, {name.removeprefix("shared."): t for name, t in tensors.items()})
+        shared, own = (
+            {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            for prefix in (SHARED, OWN)
+        )
+        return ServerState(params, counters, shared, own)
 
     def _tidy(self, newest: int) -> None:
         """Removes the rounds before the newest two, and files that no round names, such as a killed writer leaves."""
@@ -271,7 +276,9 @@ def _seal(record: Mapping[str, Any]) -> str:
 def _tensors(state: ServerState) -> dict[str, Tensor]:
     """The state's tensors by name; what shares memory is copied apart, for safetensors stores no views."""
     tensors = {"params": state.params, "counters": state.counters}
-    tensors |= {f"shared.{name}": tensor for name, tensor in state.shared.items()}
+    tensors |= {
+        f"{prefix}{n}": t for prefix, more in ((SHARED, state.shared), (OWN, state.own)) for n, t in more.items()
+    }
     taken = set()
     for name, tensor in tensors.items():
         memory = tensor.untyped_storage().data_ptr()

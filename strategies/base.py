@@ -5,7 +5,7 @@ P = shared floats, N = those of parameters, which come first in a vector.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
 
 import torch
@@ -122,7 +122,7 @@ class Strategy(Table):
 
     def step(self, state: ServerState, mean: Vectors, share: float) -> ServerState:
         """The next state, from the mean of each part of the uploads and the share of all sites that took part."""
-        return ServerState(state.params + mean["delta"], state.counters, state.shared)
+        return replace(state, params=state.params + mean["delta"])
 
     # the client half
 

@@ -66,7 +66,7 @@ def test_two_steps_of_momentum_by_hand(chosen: Chosen) -> None:
     for delta in ([4.0, -4, 1], [1.0, 0, 2]):
         state = strategy.step(state, {"delta": torch.tensor(delta)}, 1.0)
     assert state.params.tolist() == [1 + 4 + 3, -1 - 4 - 2, 7 + 1 + 2]
-    assert state.shared["velocity"].tolist() == [3, -2]
+    assert state.own["velocity"].tolist() == [3, -2]
     assert not strategy.broadcast(state).shared
 
 

@@ -92,8 +92,9 @@ def test_a_nan_in_the_history_stays_a_nan(tmp_path: Path) -> None:
 def test_vectors_that_share_memory_or_are_strided_are_saved_as_they_look(tmp_path: Path) -> None:
     params = torch.arange(6.0)
     shared = {"same": params, "tail": params[4:], "even": params[::2], "flat": torch.ones(1).expand(3)}
-    Checkpoints(tmp_path).save(ServerState(params, torch.tensor([1]), shared), Progress(1))
+    Checkpoints(tmp_path).save(ServerState(params, torch.tensor([1]), shared, {"own": params[1:]}), Progress(1))
     after = loaded(tmp_path)[0].shared
+    assert loaded(tmp_path)[0].own["own"].tolist() == [1, 2, 3, 4, 5]
     assert {name: tensor.tolist() for name, tensor in after.items()} == {n: t.tolist() for n, t in shared.items()}
 
 
