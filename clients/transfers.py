@@ -67,7 +67,13 @@ class Vectors:
         folder.mkdir(parents=True, exist_ok=True)
 
     def find(self, blob: Blob) -> Path | None:
-        """The file of a vector, if it is there."""
+        """The file of a vector, if it is there.
+
+        Raises:
+            UserError: it has no SHA-256 for a name.
+        """
+        if len(blob.sha256) != 32:
+            raise UserError(f"vector {blob.name!r}: a hash of {len(blob.sha256)} bytes; update hansa at both ends")
         path = self._folder / blob.sha256.hex()
         if blob.sha256 in self._good:
             return path

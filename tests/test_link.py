@@ -34,7 +34,7 @@ from server.hello import Terms, token
 from server.link import Links
 
 SECRET = b"of the run"
-SITES = ["a", "b", *(f"site-{i}" for i in range(20))]
+SITES = ["a", "b", *(f"site-{i}" for i in range(100))]
 LOOPBACK = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
 BEAT = 0.2  # seconds
 MB = 1 << 20
@@ -611,7 +611,8 @@ def test_a_plan_that_is_over_takes_and_gives_nothing(stand: Stand) -> None:
         assert stand.until(Answered).result.plan == "p2"
 
 
-def test_twenty_sites_at_once(stand: Stand) -> None:
+@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.long)])
+def test_many_sites_at_once(stand: Stand, number: int) -> None:
     vector = floats(MB // 4)
     blobs = stand.links.offer("p1", {"params": memoryview(vector)})
     stand.links.expect("p1", MB // 4, 0)
@@ -622,11 +623,11 @@ def test_twenty_sites_at_once(stand: Stand) -> None:
                 files = link.fetch(one.plan)
                 link.send(result("p1", upload=link.upload("p1", files["params"])))
 
-    threads = [threading.Thread(target=functools.partial(work, site), daemon=True) for site in SITES[2:]]
+    threads = [threading.Thread(target=functools.partial(work, site), daemon=True) for site in SITES[2 : number + 2]]
     for thread in threads:
         thread.start()
     answered: set[str] = set()
-    while len(answered) < 20:
+    while len(answered) < number:
         event = stand.links.events.get(timeout=30)
         if isinstance(event, Joined):
             stand.links.send(event.site, ServerFrame(plan=Plan(id="p1", vectors=blobs)))
