@@ -105,9 +105,11 @@ class Child:
         try:
             self._socket.sendall(json.dumps(order).encode() + b"\n")
             line = self._lines.readline()
-        except OSError as error:
-            raise ChildDied from error
+        except OSError:
+            line = b""
         if not line.endswith(b"\n"):
+            self.process.kill()
+            self.process.wait()  # its socket closes a moment before it is `dead`
             raise ChildDied
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:

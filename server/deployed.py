@@ -32,7 +32,7 @@ class LinkedCohort:
         layout: of the shared model.
         deadline: seconds from the plan to the end of the round.
         rejoin: seconds.
-        say: gets a line for the run's log.
+        say: gets a line about a site that left or came.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class LinkedCohort:
     ) -> None:
         self.links, self._sites, self.parts, self.layout = links, tuple(sites), parts, layout
         self.deadline, self.rejoin, self.say = deadline, rejoin, say
-        self.gone: dict[str, float] = {}  # site -> since when; through all rounds: what stays away is not waited for
+        # Site -> since when. Through all rounds: for one that stays away no further round waits.
+        self.gone = dict.fromkeys(self._sites, time.monotonic())
 
     @property
     def sites(self) -> Sequence[str]:
@@ -64,9 +65,7 @@ class LinkedCohort:
         self.collector = Collector(plan, sites, self.parts, self.layout, len(self._sites))
         here = self.links.present()
         for site in sites:
-            if site in here and self._send(site):
-                self.gone.pop(site, None)
-            else:
+            if not (site in here and self._send(site)):
                 self.gone.setdefault(site, time.monotonic())
 
     def collect(self, rule: Rule) -> Aggregate:
@@ -98,7 +97,8 @@ class LinkedCohort:
     def _take(self, arrival: Arrival) -> None:
         match arrival:
             case Joined(site=site):
-                self.gone.pop(site, None)
+                if self.gone.pop(site, None) is not None:
+                    self.say(f"{site} is here")
                 if site in self.waiting:
                     self._send(site)
             case Left(site=site, why=why):

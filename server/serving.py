@@ -167,7 +167,7 @@ class Serving:
     def _go(self, links: Links, checkpoints: Checkpoints, start: tuple[ServerState, Progress] | None) -> Outcome:
         shared, strategy = self.bench.shared, self.strategy
         parts = strategy.parts(shared.size, shared.n_parameters)
-        cohort = LinkedCohort(links, self.sites, parts, shared, self.rounds.deadline, say=self.say)
+        cohort = LinkedCohort(links, self.sites, parts, shared, self.rounds.deadline, say=self._note)
         state, progress = start or (strategy.start(*self.bench.start, shared.n_parameters), Progress())
         listeners: list[Listener] = [Recorder(self.store, self.seat.run), cohort.hear]
 
@@ -232,6 +232,10 @@ class Serving:
         run, epoch = self.seat.run, self.seat.epoch
         said = token(self.secret, run, site, node)
         return {"address": self.address, "run": run, "epoch": epoch, "token": said}
+
+    def _note(self, line: str) -> None:
+        self.say(line)
+        self.store.event(self.seat.run, "site", line)
 
     def _score(self, state: ServerState) -> Values:
         rows, model = self.task.server_data(), self.bench.load(state.params, state.counters, {})

@@ -193,11 +193,14 @@ class Federation:
         """The process that serves a run."""
         return int(json.loads((self.server / "runs" / run / "process.json").read_text())[1])
 
+    def noted(self, site: str, run: str, what: str) -> bool:
+        return what in [line["what"] for line in self.audit(site, run)]
+
     def audit(self, site: str, run: str) -> list[dict[str, Any]]:
         """What a site noted of a run."""
         path = self.consortium.site(site) / "audit.jsonl"
-        lines = map(json.loads, path.read_text().splitlines()) if path.is_file() else iter(())
-        return [line for line in lines if line["run"] == run]
+        lines = path.read_text().splitlines() if path.is_file() else []
+        return [line for line in map(json.loads, lines) if line["run"] == run]
 
     def simulated(self, app: Path) -> Path:
         """The run's folder of the same federation, simulated."""
@@ -219,15 +222,19 @@ class Federation:
         for site, version in progress.memory.items():
             own = MemoryOnDisk(self.consortium.site(site) / "memory" / run).load(version)
             _assert_same_tensors(own, MemoryOnDisk(there / "memory" / site).load(version))
-        frames = [self.store.frame(run), Store(there.parent / FILE).frame(app.name)]
-        pooled = [frame.query("scope == 'all'").reset_index(drop=True) for frame in frames]
-        pd.testing.assert_frame_equal(*pooled, check_exact=True)
+        pd.testing.assert_frame_equal(
+            _pooled(self.store, run), _pooled(Store(there.parent / FILE), app.name), check_exact=True
+        )
 
 
 def _checkpoint(run: Path) -> tuple[Any, Progress]:
     found = Checkpoints(run / "checkpoints").load()
     assert found is not None
     return found
+
+
+def _pooled(store: Store, run: str) -> pd.DataFrame:
+    return store.frame(run).query("scope == 'all'").reset_index(drop=True)
 
 
 def _assert_same_tensors(one: Any, two: Any) -> None:
