@@ -19,10 +19,11 @@ from clients.child import Child, ChildFailed
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
-from clients.policy import Refused, admit, check_protection
+from clients.policy import Refused, admit, check_federation, check_protection
 from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.errors import UserError
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
+from hansa.tables import is_name
 
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
 
@@ -70,6 +71,8 @@ def invited(message: Message) -> dict[str, str | int]:
     record = message.content.config_records.get("invitation")
     if record is None or not {"address", "run", "epoch", "token"} <= set(record):
         raise UserError("the server's message is no invitation; are both ends of one version of hansa?")
+    if not is_name(str(record["run"])):  # folders of the site are named by it
+        raise UserError("the server's invitation gives no name for a run; are both ends of one version of hansa?")
     return {key: value for key, value in record.items() if isinstance(value, str | int)}
 
 
@@ -84,6 +87,7 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
     with tempfile.TemporaryDirectory(prefix="hansa-app-") as scratch:
         try:
             digest = admit(Path(os.environ[DELIVERED]), folder.file.apps, app_folder := Path(scratch) / "app")
+            check_federation(app_folder, folder.file.bounds, own_data=folder.file.data is not None)
             check_protection(folder.file.policy, secure_aggregation=False)
         except Refused as refused:
             audit.append(run, "refused", code=refused.code)
@@ -107,7 +111,7 @@ def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str,
     spool = folder.path / "spool" / run
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY)
     try:
-        return Answer(Participant(invite, start, identity, spool, say).take_part())
+        return Answer(Participant(invite, start, identity, spool, say, folder.file.bounds).take_part())
     except ChildFailed as failure:
         return Answer(str(failure), failure.code)
     except Turned as turned:

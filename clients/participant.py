@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from clients import policy
+from clients.bounds import BoundsTable
 from clients.child import Child, ChildDied, ChildFailed
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Link, Orphaned, UploadRefused
@@ -26,6 +28,7 @@ class Participant:
         identity: the site's certificate and the authority that it trusts.
         spool: folder of this run for vectors and uploads.
         say: writes a line to the site's log.
+        bounds: of each plan's numbers.
     """
 
     def __init__(
@@ -35,9 +38,10 @@ class Participant:
         identity: Identity,
         spool: Path,
         say: Callable[[str], None],
+        bounds: BoundsTable,
     ) -> None:
         self.invite, self.start, self.identity, self.spool, self.say = invite, start, identity, spool, say
-        self.restarts, self.busy = 0, False
+        self.bounds, self.restarts, self.busy = bounds, 0, False
         self.plan: str | None = None  # in hand
         self.answered: tuple[str, SiteFrame] | None = None  # the newest
 
@@ -96,6 +100,7 @@ class Participant:
 
     def _frame(self, link: Link, plan: Plan) -> SiteFrame:
         try:
+            policy.check_plan(self.bounds, plan.hyper, plan.round)
             for _ in range(2):
                 try:
                     return self._work(link, plan)
@@ -103,6 +108,9 @@ class Participant:
                     if self.plan != plan.id:
                         return SiteFrame()  # it was dropped for another plan, or the run is over
             code = Failure.DIED
+        except policy.Refused as refused:
+            self.say(refused.detail)
+            return SiteFrame(refused=Refused(plan=plan.id, code=refused.code, line=str(refused)))
         except ChildFailed as failure:
             code = failure.code
         except (UploadRefused, UserError) as error:

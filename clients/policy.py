@@ -1,11 +1,20 @@
-"""What a site agrees to. It fails closed, and each refusal has a reason code that the server prints."""
+"""What a site agrees to. It fails closed, and each refusal has a reason code that the server prints.
 
+An app's code is allowed by its digest. federation.toml is not in it, so whatever that says is checked here: it may
+choose among the app's own code, it may not say where rows are, and its numbers keep to the site's [bounds].
+"""
+
+import json
 import shutil
+import tomllib
+from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+from clients.bounds import BoundsTable
 from clients.sitefile import AppsTable, PolicyTable
-from hansa.appfiles import app_digest, app_files
+from hansa.appfiles import FEDERATION, app_digest, app_files
 from hansa.errors import UserError
 
 
@@ -13,12 +22,20 @@ class Reason(StrEnum):
     """Why a site refuses."""
 
     APP = "app_not_allowed"
+    FEDERATION = "federation_unusable"
+    CODE = "code_not_in_app"
+    DATA = "no_data_of_its_own"
+    BOUNDS = "out_of_bounds"
     UNPROTECTED = "unprotected_not_allowed"
 
 
 # What leaves the site: fixed texts, so that nothing of the site's own can be in them.
 LINES = {
     Reason.APP: "this app is not among those that the site allows ([apps] allowed in its site.toml)",
+    Reason.FEDERATION: "the app's federation.toml cannot be read; the site's log says why",
+    Reason.CODE: "federation.toml names a file of code that is not in the app",
+    Reason.DATA: "federation.toml says where rows are, but only the site may: it needs a [data] table in its site.toml",
+    Reason.BOUNDS: "a number is not within what the site allows ([bounds] in its site.toml)",
     Reason.UNPROTECTED: "the site lets no update out without secure aggregation ([policy] allow_unprotected in its "
     "site.toml)",
 }
@@ -30,10 +47,11 @@ class Refused(Exception):
     Args:
         code: why.
         detail: one line more, for the site's own people.
+        key: of federation.toml, which may be named outside; its value and the site's bounds stay here.
     """
 
-    def __init__(self, code: Reason, detail: str) -> None:
-        super().__init__(LINES[code])
+    def __init__(self, code: Reason, detail: str, key: str = "") -> None:
+        super().__init__(f"{key}: {LINES[code]}" if key else LINES[code])
         self.code = code
         self.detail = detail
 
@@ -70,6 +88,48 @@ def admit(app: Path, apps: AppsTable, into: Path) -> str:
     return digest
 
 
+def check_federation(app: Path, bounds: BoundsTable, own_data: bool) -> None:
+    """Whether an admitted app's federation.toml says only what it may.
+
+    Args:
+        app: the folder of the admitted app.
+        bounds: of its numbers.
+        own_data: whether site.toml says where the site's rows are.
+
+    Raises:
+        Refused: it does not.
+    """
+    try:
+        tables = tomllib.loads((app / FEDERATION).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:  # the last: tables within tables within tables
+        raise Refused(Reason.FEDERATION, f"{FEDERATION}: {error}") from error
+    code = app_files(app).keys()
+    for text in _texts({name: table for name, table in tables.items() if name != "simulation"}):
+        if ".py:" in text and str(PurePosixPath(text.rpartition(":")[0])) not in code:
+            raise Refused(Reason.CODE, f"{FEDERATION} names {text!r}, and the app has no such file")
+    if "data" in tables and not own_data:
+        raise Refused(Reason.DATA, f"{FEDERATION} has a [data] table, site.toml has none")
+    _within(bounds.broken_by(tables), FEDERATION)
+
+
+def check_plan(bounds: BoundsTable, hyper: str, round: int) -> None:
+    """Whether a plan keeps to the bounds, whatever federation.toml had said.
+
+    Args:
+        bounds: the site's.
+        hyper: the plan's hyper-parameters, JSON. What is no JSON is left to those who read the plan.
+        round: the plan's.
+
+    Raises:
+        Refused: it does not.
+    """
+    try:
+        values = json.loads(hyper)
+    except (ValueError, RecursionError):
+        return
+    _within(bounds.broken_by_plan(values, round) if isinstance(values, dict) else None, f"the plan of round {round}")
+
+
 def check_protection(policy: PolicyTable, secure_aggregation: bool) -> None:
     """Whether updates may leave as they do in this run.
 
@@ -78,3 +138,17 @@ def check_protection(policy: PolicyTable, secure_aggregation: bool) -> None:
     """
     if not secure_aggregation and not policy.allow_unprotected:
         raise Refused(Reason.UNPROTECTED, "secure aggregation is off and [policy] allow_unprotected is not true")
+
+
+def _within(broken: str | None, what: str) -> None:
+    if broken is not None:
+        raise Refused(Reason.BOUNDS, f"{what}: {broken} is not within [bounds]", broken)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value of TOML."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)

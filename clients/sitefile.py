@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from clients.bounds import BoundsTable
 from clients.datatable import DataTable
 from hansa.address import Dialled
 from hansa.config import checked
@@ -46,7 +47,7 @@ class SiteTrainingTable(Table):
 
     device: Device = "auto"
     threads: Annotated[int, Field(ge=1)] | None = None  # of torch; None: as many as torch sees fit
-    num_workers: Annotated[int, Field(ge=0)] | None = None  # processes that load rows; None: as federation.toml says
+    num_workers: Annotated[int, Field(ge=0)] = 0  # processes that load rows; that of federation.toml is passed over
 
 
 class PolicyTable(Table):
@@ -62,7 +63,8 @@ class SiteFile:
     folder: Path  # what paths in it are relative to
     site: SiteTable
     apps: AppsTable
-    data: DataTable | None  # None: as federation.toml says
+    bounds: BoundsTable
+    data: DataTable | None  # None: there are no rows but those that the app's own code finds
     training: SiteTrainingTable
     policy: PolicyTable
     flower: FlowerTable
@@ -71,6 +73,7 @@ class SiteFile:
 TABLES = {
     "site": SiteTable,
     "apps": AppsTable,
+    "bounds": BoundsTable,
     "data": DataTable,
     "training": SiteTrainingTable,
     "policy": PolicyTable,

@@ -5,19 +5,18 @@ import json
 import socket
 import sys
 import traceback
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from clients.config import TrainingTable
-from clients.data import DataTable, open_source
+from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
 from clients.report import SiteReport
 from clients.site import SiteHalf
 from clients.sitefile import load_site_file
+from hansa.appfiles import FEDERATION
 from hansa.codec import from_plan, to_result, write_upload
 from hansa.config import load
 from hansa.device import choose_device
@@ -46,7 +45,7 @@ class Worker:
 
     def __init__(self, app: Path, folder: Path, run: str) -> None:
         self.config, self.file = (
-            load(app / "federation.toml", without=["simulation"]),
+            load(app / FEDERATION, without=["data", "simulation"]),
             load_site_file(folder / SITE_FILE),
         )
         self.folder, self.run = folder, run
@@ -77,21 +76,13 @@ class Worker:
         if self.made is None:
             site = Site(self.file.site.name, seed, self._source(seed))
             memory = MemoryOnDisk(self.folder / "memory" / self.run)
-            self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, self._loaders)
+            self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, self.file.training.num_workers)
         return self.made
 
     def _source(self, seed: int) -> Source | None:
+        """Where the site's rows are: only site.toml says it, federation.toml is another's."""
         table = self.file.data
-        if table is not None:
-            return open_source(table, self.folder, self.file.site.name, seed)
-        if "data" in self.config:
-            return open_source(self.config.table("data", DataTable), self.folder, self.file.site.name, seed)
-        return None
-
-    @cached_property
-    def _loaders(self) -> int:
-        own = self.file.training.num_workers
-        return self.config.table("training", TrainingTable).num_workers if own is None else own
+        return None if table is None else open_source(table, self.folder, self.file.site.name, seed)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The files of an app, and the digest by which a site allows it.
 
-The digest is the same for the folder that a user sees and for the one that Flower unpacks at a site.
+The digest is the same for the folder that a user sees and for the one that Flower unpacks at a site. It is over what a
+site reviews, the code: federation.toml has no part in it, since a site bounds what that may say (`clients.policy`).
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any
 
 from hansa.errors import UserError
 
+FEDERATION = "federation.toml"
 KINDS = {".json", ".jsonl", ".md", ".py", ".toml", ".yaml", ".yml"}
 SKIPPED_ANYWHERE = {"__pycache__"}
 # What Flower leaves out at the top of an app, and the run store of a simulation.
@@ -39,11 +41,13 @@ def app_files(folder: Path) -> dict[str, bytes]:
 def app_digest(files: Mapping[str, bytes]) -> str:
     """`sha256:` and the digest over (path, length, bytes) of an app's files in the order of their paths.
 
+    The federation.toml at the top is left out.
+
     Raises:
         UserError: pyproject.toml is not TOML.
     """
     digest = hashlib.sha256(b"hansa/app/1\n")
-    for name, content in sorted((os.fsencode(path), _settled(path, files[path])) for path in files):
+    for name, content in sorted((os.fsencode(p), _settled(p, files[p])) for p in files if p != FEDERATION):
         for part in (name, content):
             digest.update(len(part).to_bytes(8))
             digest.update(part)

@@ -44,7 +44,16 @@ server = "%(server)s"
 [apps]
 allowed = []
 
-# Where this site's rows are, as in federation.toml, which it overrides. Paths are relative to this file.
+# How far the numbers of an app's federation.toml may go: its digest leaves that file out. Quote the keys.
+[bounds]
+#"training.epochs" = { max = 10 }
+#"training.steps" = { max = 1000 }
+#"training.batch_size" = { min = 8 }
+#"training.lr" = { max = 0.5 }
+#"rounds.rounds" = { max = 500 }
+
+# Where this site's rows are, with the keys of federation.toml's [data]: that one does not count here. Without it the
+# site takes part only where the app's own code knows where its rows are. Paths are relative to this file.
 #[data]
 #csv = "patients.csv"
 #target = "disease"

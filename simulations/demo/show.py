@@ -81,7 +81,7 @@ def write_app(folder: Path, strategy: str) -> Path:
 
 def write_hospitals(consortium: Consortium, apps: list[Path]) -> None:
     """Each hospital's rows, and what it allows."""
-    digests = json.dumps([app_digest(app_files(app)) for app in apps])
+    digests = json.dumps(sorted({app_digest(app_files(app)) for app in apps}))  # one: they differ in federation.toml
     columns = [str(name).replace(" ", "_") for name in load_breast_cancer().feature_names]
     for site, arrays in BreastCancer().arrays().items():
         rows = pd.concat(

@@ -1,12 +1,14 @@
 """What a site agrees to: only what its site.toml says, and only the bytes that were digested are run."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from clients.policy import LINES, Reason, Refused, admit, check_protection
+from clients.bounds import BoundsTable
+from clients.policy import LINES, Reason, Refused, admit, check_federation, check_plan, check_protection
 from clients.sitefile import AppsTable, PolicyTable
 from hansa.appfiles import app_digest, app_files
 
@@ -102,3 +104,79 @@ def test_what_leaves_the_site_is_a_fixed_line_for_each_code() -> None:
     for code in Reason:
         assert str(Refused(code, "/home/clinic/secret")) == LINES[code]
         assert "\n" not in LINES[code]
+
+
+HEAD = '[federation]\nname = "heart"\ntask = "task.py:Heart"\n'
+
+
+def federation(app: Path, text: str, bounds: BoundsTable | None = None, own_data: bool = True) -> None:
+    (app / "federation.toml").write_text(text)
+    check_federation(app, bounds or BoundsTable(), own_data)
+
+
+def refusal(app: Path, text: str, bounds: BoundsTable | None = None, own_data: bool = True) -> Refused:
+    with pytest.raises(Refused) as raised:
+        federation(app, text, bounds, own_data)
+    return raised.value
+
+
+@pytest.mark.parametrize("name", ["task.py:Heart", "./task.py:Heart", "models/net.py:Heart"])
+def test_a_federation_may_choose_among_the_app_s_own_code(app: Path, name: str) -> None:
+    federation(app, f'[federation]\ntask = "{name}"\n[strategy]\nname = "{name}"\n')
+
+
+@pytest.mark.parametrize("key", ["federation.task", "strategy.name", "strategy.inner.name", "plugin.list"])
+@pytest.mark.parametrize("name", ["../task.py:Heart", "models/../../x.py:X", "gone.py:X", "test_x.py:X", "ABSOLUTE:X"])
+def test_it_may_not_bring_in_code_from_elsewhere(app: Path, key: str, name: str) -> None:
+    """What the digest did not cover would run: a file elsewhere on the site's disk, or one that was not digested."""
+    for path in (app.parent / "task.py", app.parent / "x.py", app / "test_x.py"):
+        path.write_text("")
+    name = name.replace("ABSOLUTE", str(app.parent / "task.py"))
+    value = f'["{name}"]' if key == "plugin.list" else f'"{name}"'
+    refused = refusal(app, f"{key} = {value}\n")
+    assert (refused.code, str(refused)) == ("code_not_in_app", LINES[Reason.CODE])
+
+
+def test_what_a_simulation_uses_is_not_read_at_a_site(app: Path) -> None:
+    federation(app, f'{HEAD}[simulation]\ndataset = {{ name = "../mine.py:Rows" }}\n')
+
+
+@pytest.mark.parametrize("source", ["csv = '/etc/passwd'", "csv = '../../{site}.csv'", "sql = 'sqlite:///x'", ""])
+def test_where_rows_are_is_the_site_s_own_word(app: Path, source: str) -> None:
+    """A researcher who named the file could train on one that the site never meant to give."""
+    text = f"{HEAD}[data]\n{source}\n"
+    assert refusal(app, text, own_data=False).code == "no_data_of_its_own"
+    federation(app, text, own_data=True)  # which then counts, and this one is not read
+    federation(app, HEAD, own_data=False)  # the app's code knows where its rows are
+
+
+@pytest.mark.parametrize("text", [None, "= 1", "\xff", "a = " + "[" * 50_000])
+def test_a_federation_that_cannot_be_read_is_refused(app: Path, text: str | None) -> None:
+    if text is not None:
+        (app / "federation.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Refused) as raised:
+        check_federation(app, BoundsTable(), own_data=True)
+    assert raised.value.code is Reason.FEDERATION
+
+
+def test_out_of_bounds_names_the_key_and_no_value(app: Path) -> None:
+    bounds = BoundsTable.model_validate({"training.lr": {"max": 0.25}})
+    refused = refusal(app, "[training]\nlr = 0.75\n", bounds)
+    assert refused.code == "out_of_bounds"
+    assert str(refused) == f"training.lr: {LINES[Reason.BOUNDS]}"
+    assert not {"0.75", "0.25"} & {*str(refused).split(), *refused.detail.split()}
+    federation(app, "[training]\nlr = 0.25\n", bounds)
+
+
+def test_a_plan_is_held_to_the_bounds_whatever_the_file_said() -> None:
+    bounds = BoundsTable.model_validate({"training.lr": {"max": 0.25}, "rounds.rounds": {"max": 5}})
+    check_plan(bounds, json.dumps({"lr": 0.25, "batch_size": 8}), 5)
+    for hyper, round in [('{"lr": 0.3}', 1), ('{"lr": NaN}', 1), ('{"lr": "0.1"}', 1), ('{"lr": null}', 1), ("{}", 6)]:
+        with pytest.raises(Refused) as raised:
+            check_plan(bounds, hyper, round)
+        assert str(raised.value).startswith("rounds.rounds: " if round == 6 else "training.lr: ")
+
+
+@pytest.mark.parametrize("hyper", ["", "[]", "[" * 200_000])
+def test_a_plan_that_makes_no_sense_is_left_to_its_reader(hyper: str) -> None:
+    check_plan(BoundsTable.model_validate({"training.lr": {"max": 0.25}}), hyper, 1)

@@ -17,6 +17,7 @@ NAME = "up to 64 letters, digits, dots, dashes and underscores, the first a lett
 DIGEST = "the digest of an app, as `hansa digest APP` prints it"
 DEVICE = '"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'
 ADDRESS = "host:port, e.g. fl.example.org:9092"
+NUMBERS = "(numbers: epochs, steps, batch_size, lr, lr_decay, momentum, weight_decay, clip_norm)"
 GOOD = f"sha256:{'a' * 64}"
 
 # What stands below BASE, and the lines that it gets, each after "site.toml ".
@@ -38,6 +39,48 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ),
     (f"[apps]\nallowed = ['{GOOD.upper()}']", [f'[apps] allowed, item 1: must be {DIGEST}; got "SHA256:{"A" * 49}...']),
     ("[apps]\nallow = []", ["[apps] allow: no such key; did you mean allowed? (keys: allowed)"]),
+    # [bounds]: a key that bounds nothing would be a hole that nobody sees
+    (
+        "[bounds]\ntraining.lr = {max = 1}",
+        ['[bounds.training]: write "table.key" of federation.toml in quotes, e.g. "training.lr" = { max = 0.5 }'],
+    ),
+    (
+        "[bounds]\n'training.lrr' = {max = 1}",
+        [f"[bounds.training.lrr]: no such number of [training]; did you mean lr? {NUMBERS}"],
+    ),
+    (
+        "[bounds]\n'training.optimizer' = {max = 1}",
+        [f"[bounds.training.optimizer]: no such number of [training] {NUMBERS}"],
+    ),
+    (
+        "[bounds]\n'training.num_workers' = {max = 1}",
+        [f"[bounds.training.num_workers]: no such number of [training] {NUMBERS}"],
+    ),
+    (
+        "[bounds]\n'round.rounds' = {max = 1}",
+        [
+            "[bounds.round.rounds]: a site reads no such table; did you mean [rounds]? "
+            "(tables: federation, rounds, strategy, training)"
+        ],
+    ),
+    (
+        "[bounds]\n'data.target' = {max = 1}",
+        ["[bounds.data.target]: a site reads no such table (tables: federation, rounds, strategy, training)"],
+    ),
+    (
+        "[bounds]\n'training.epochs' = {max = 1}",
+        ['[bounds.training.epochs]: a run may count its work in steps instead; bound "training.steps" as well'],
+    ),
+    ("[bounds]\n'training.lr' = {}", ["[bounds.training.lr]: no bound; set min, max or both"]),
+    ("[bounds]\n'training.lr' = {min = 2, max = 1}", ["[bounds.training.lr]: min = 2 is above max = 1"]),
+    ("[bounds]\n'training.lr' = {max = '1'}", ['[bounds.training.lr] max: must be a number; got "1"']),
+    ("[bounds]\n'training.lr' = {max = true}", ["[bounds.training.lr] max: must be a number; got true"]),
+    ("[bounds]\n'training.lr' = {max = inf}", ["[bounds.training.lr] max: must be a finite number; got Infinity"]),
+    (
+        "[bounds]\n'training.lr' = {mx = 1}",
+        ["[bounds.training.lr] mx: no such key; did you mean max? (keys: min, max)"],
+    ),
+    ("[bounds]\n'training.lr' = 1", ["[bounds] training.lr: must be a table; got 1"]),
     # [data] is the table of federation.toml
     ("[data]\ncsv = 'a.csv'", ["[data]: no target; name the column that is to be predicted"]),
     ("[data]\ncsv = '{sit}'\ntarget = 'y'", ["[data] csv: {sit} is unknown; only {site} is filled in"]),
@@ -58,9 +101,12 @@ MISTAKES: list[tuple[str, list[str]]] = [
     # tables
     (
         "[polcy]",
-        ["[polcy]: unknown table; did you mean [policy]? (tables: site, apps, data, training, policy, flower)"],
+        ["[polcy]: unknown table; did you mean [policy]? (tables: site, apps, bounds, data, training, policy, flower)"],
     ),
-    ("[rounds]", ["[rounds]: unknown table (tables: site, apps, data, training, policy, flower)"]),
+    (
+        "[simulation]",
+        ["[simulation]: unknown table (tables: site, apps, bounds, data, training, policy, flower)"],
+    ),
 ]
 
 # Whole files.
@@ -112,6 +158,7 @@ def test_what_is_not_said_is_not_allowed(tmp_path: Path) -> None:
     assert file.policy == PolicyTable(allow_unprotected=False)
     assert file.flower == FlowerTable(telemetry=False)
     assert file.data is None
+    assert file.training.num_workers == 0
     assert file.folder == tmp_path
 
 
@@ -119,6 +166,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     text = f"""{BASE}session = "[2001:db8::7]:9093"
     [apps]
     allowed = ["{GOOD}"]
+    [bounds]
+    "training.lr" = {{ min = 0.001, max = 1 }}
     [data]
     csv = "patients.csv"
     target = "disease"
@@ -134,6 +183,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     file = load_site_file(write(tmp_path, text))
     assert file.site == SiteTable(name="boston", server="fl.example.org:9092", session="[2001:db8::7]:9093")
     assert file.apps.allowed == (GOOD,)
+    assert file.bounds.broken_by({"training": {"lr": 2}}) == "training.lr"
+    assert file.bounds.broken_by({"training": {"lr": 0.5}}) is None
     assert file.data == DataTable(csv="patients.csv", target="disease")
     assert file.training == SiteTrainingTable(device="cuda:1", threads=4, num_workers=2)
     assert file.policy.allow_unprotected

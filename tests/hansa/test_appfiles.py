@@ -101,6 +101,13 @@ def test_two_apps_have_one_digest_only_if_they_are_one(one: dict[str, bytes], ot
     assert (app_digest(one) == app_digest(other)) == (one == other)
 
 
+def test_federation_toml_has_no_part_in_the_digest_unless_it_is_elsewhere() -> None:
+    """A site reviews code, and bounds what a federation.toml may say; a file of that name in a folder is any file."""
+    for settings in (b"", b"[training]\nlr = 0.5\n"):
+        assert app_digest({**APP, "federation.toml": settings}) == app_digest(APP)
+        assert app_digest({**APP, "models/federation.toml": settings}) != app_digest(APP)
+
+
 def test_moving_bytes_between_path_and_content_is_seen() -> None:
     assert app_digest({"ab": b"c"}) != app_digest({"a": b"bc"})
 

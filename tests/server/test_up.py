@@ -262,6 +262,7 @@ def test_a_run_survives_the_death_of_the_superlink_and_of_its_own_process(folder
 def test_a_site_whose_run_was_killed_is_online_again_in_seconds(folder: Path, up: Callable[..., Up]) -> None:
     """Flower alone needs a minute: it waits for the heartbeat of the killed process to lapse."""
     server, files = up().ready(), {"pyproject.toml": PYPROJECT, "standin.py": INVITING}
+    files["federation.toml"] = b'[federation]\nname = "standin"\ntask = "standin.py:Standin"\n'
     place, run = folder.parent / "sites" / "east", folder / "runs" / "r1"
     file = (place / "site.toml").read_text().replace("allowed = []", f'allowed = ["{app_digest(files)}"]')
     file = re.sub("(?m)^server = .*", f'server = "{server.told["address"]}"', file)
