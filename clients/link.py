@@ -85,7 +85,7 @@ class UploadRefused(Exception):
 
 
 class PlanOver(Exception):
-    """The server holds the plan no longer, or not yet again. The session goes on: it may send the plan anew."""
+    """The server holds the plan no longer: its deadline has passed, say. Drop the work; the session goes on."""
 
 
 class _Bulk:
@@ -126,7 +126,7 @@ class Link:
     Args:
         invitation: from the server, by Flower.
         identity: the site's certificate and the one CA that it trusts.
-        spool: folder for vectors. Only this object writes in it.
+        spool: folder for vectors, each a file under its hash in hex; other names in it are left alone.
         orphan_after: seconds to look for a server before the first Welcome says how long.
     """
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,8 @@ from hansa.errors import UserError
 from hansa.files import FULL, write_all
 from hansa.wire.link_pb2 import Blob
 from hansa.wire.rules import CHUNK
+
+OWN = re.compile(r"[0-9a-f]{64}(\.part)?")  # names of vectors in the spool
 
 
 class Sending:
@@ -57,7 +60,8 @@ class Vectors:
     """The spool of fetched vectors: each a file under its hash, whole or not there.
 
     Args:
-        folder: made if need be. A file from an earlier process is hashed once before it is used.
+        folder: made if need be; other files in it are left alone. A file from an earlier process is hashed once before
+            it is used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +126,7 @@ class Vectors:
             self._plans = [*self._plans[-1:], plan]
         keep = {sha256.hex() for one in self._plans for sha256 in one}
         for path in self._folder.iterdir():
-            if path.name not in keep:
+            if OWN.fullmatch(path.name) and path.name not in keep:
                 path.unlink()
         self._good &= {bytes.fromhex(name) for name in keep}
 

@@ -119,6 +119,7 @@ class Links:
         self._streams: set[_Session] = set()
         self._sites: dict[str, _Session] = {}
         self._done: dict[str, set[str]] = {}  # plan -> sites whose answer was told
+        self._begun = False  # whether there was a plan yet
         self._stopped = threading.Event()
         self._server: grpc.Server | None = None
 
@@ -175,6 +176,7 @@ class Links:
         with self._lock:
             self._done.setdefault(plan, set())
         self._spool.expect(plan, floats, integers)
+        self._begun = True
 
     def retire(self, plan: str) -> None:
         """Forgets a plan: its vectors are no longer offered, uploads and late answers to it are dropped."""
@@ -315,14 +317,20 @@ class Links:
         self._caller(context)
         vector = self._offers.find(fetch.sha256)
         if vector is None:
-            _abort(context, grpc.StatusCode.NOT_FOUND, "the plan is over: the vector is no longer offered")
+            self._plan_over(context)
         return chunks(vector, fetch.offset)
 
     def _find(self, plan: str, site: str, context: grpc.ServicerContext) -> Upload:
         upload = self._spool.upload(plan, site)
         if upload is None:
-            _abort(context, grpc.StatusCode.NOT_FOUND, "the plan is over: nothing is taken for it")
+            self._plan_over(context)
         return upload
+
+    def _plan_over(self, context: grpc.ServicerContext) -> NoReturn:
+        """Refuses what belongs to no plan in hand. A server that has just been resumed may get to the plan yet."""
+        if self._begun:
+            _abort(context, grpc.StatusCode.NOT_FOUND, "the plan is over")
+        _abort(context, grpc.StatusCode.UNAVAILABLE, "no plan yet")
 
     def _have(self, which: Upload_, context: grpc.ServicerContext) -> Taken:
         site, _ = self._caller(context)
