@@ -349,6 +349,8 @@ class Links:
             self._spoil(site, plan, bad)
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, bad.problem)
         except Superseded:
+            if site in self._done.get(plan, ()):  # its answer has been handed on
+                self._plan_over(context)
             _abort(context, grpc.StatusCode.ABORTED, "ask from which byte to go on")
         except grpc.RpcError:
             pass  # the connection is gone: what came is kept

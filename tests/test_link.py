@@ -533,6 +533,19 @@ def test_a_complete_upload_is_not_sent_twice(stand: Stand) -> None:
         assert stand.relay.up - before < 0.1 * MB
 
 
+def test_an_answer_that_was_handed_on_is_not_replaced(stand: Stand) -> None:
+    stand.links.expect("p1", 100, 0)
+    with stand.site() as link:
+        blob = sending(stand, link, 100).get(timeout=20)
+        link.send(result("p1", upload=blob))
+        answer = stand.until(Answered)
+        np.ones(100, "<f4").tofile(stand.folder / "other")
+        with pytest.raises(PlanOver):
+            link.upload("p1", stand.folder / "other")
+        assert answer.upload is not None
+        assert answer.upload.read_bytes() == floats(100)
+
+
 def test_a_vector_that_is_held_is_not_fetched_again(stand: Stand) -> None:
     """Not in the same process, not in the next; but after two plans without it, it is gone."""
     old, new = floats(MB), floats(MB)[::-1]
