@@ -13,14 +13,23 @@ from types import FrameType
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from hansa.appfiles import FEDERATION, app_files
+from hansa.config import load
 from hansa.errors import RunFailed, UserError
+from hansa.files import write_atomically
+from hansa.tables import FederationTable, is_name
 from server.arrivals import one_line
-from server.command import control
-from server.flower import Control, Refused, Unreachable
+from server.command import check_app, control, home_of_new
+from server.flower import Control, Refused, Unreachable, bundle
+from server.launch import APP, Launch, launching, new_run, read_launch, write_launch
 from server.serving import Seat, Serving
 
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
 AGAIN = 60.0  # seconds after which a site that declined is asked again: it may have changed its mind
+ELSEWHERE = (
+    "failed: no server is here. To run this app on this machine, use `hansa simulate`; to run it on sites, give it to "
+    "the SuperLink of a `hansa server up`"
+)
 TTL = 30 * 86_400.0  # seconds that an invitation stands; the run's end answers it
 
 app = ServerApp()
@@ -86,16 +95,44 @@ class FlowerInviter:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Serves one start of a run."""
+    if "HANSA_SERVER" not in os.environ:
+        say(ELSEWHERE)
+        return
     folder = Path(os.environ["HANSA_SERVER"])
-    config = context.run_config
-    seat = Seat(folder, str(config["hansa-run"]), int(config["hansa-epoch"]))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    with control(folder) as link:
-        try:
+    try:
+        seat = seated(folder, context.run_config, context.run_id, delivered())
+        with control(folder) as link:
             Serving(delivered(), seat, FlowerInviter(grid, link, say), say).serve()
-        except (UserError, RunFailed) as error:
-            say(f"failed: {error}")
+    except (UserError, RunFailed) as error:
+        say(f"failed: {error}")
+
+
+def seated(folder: Path, config: Mapping[str, bool | float | int | str], flower_run: int, app: Path) -> Seat:
+    """Where this start is served. A run that `flwr run` has started gets a name here, and is looked after like others.
+
+    Args:
+        folder: the server's.
+        config: the app's configuration, as Flower has it.
+        flower_run: Flower's id of the run.
+        app: the folder of the delivered app.
+
+    Raises:
+        UserError: the app is wrong, or the name is.
+    """
+    name, epoch = str(config.get("hansa-run", "")), int(config.get("hansa-epoch", 1))
+    if name and is_name(name) and read_launch(folder / "runs" / name) is not None:
+        return Seat(folder, name, epoch)
+    files = app_files(app)
+    check_app(files, app)
+    head = load(app / FEDERATION, without=["simulation"]).table("federation", FederationTable)
+    home = home_of_new(folder, name or new_run(head.name))
+    home.mkdir(parents=True)
+    write_atomically(home / APP, bundle(files))
+    with launching(home):
+        write_launch(home, Launch(epoch, flower_run))
+    return Seat(folder, home.name, epoch)
 
 
 def delivered() -> Path:

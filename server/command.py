@@ -1,11 +1,9 @@
 """What `hansa run`, `hansa status`, `hansa stop` and `hansa logs` do, on the server's machine."""
 
-import secrets
 import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -20,7 +18,7 @@ from hansa.supervise import lives, told
 from hansa.tables import FederationTable, is_name
 from server.flower import Control, Refused, Unreachable, begin, bundle
 from server.follow import Follower
-from server.launch import APP, launching, read_launch, send_to_process, served, write_launch
+from server.launch import APP, launching, new_run, read_launch, send_to_process, served, write_launch
 from server.store import DONE, FILE, State, Store
 
 RUN_KEYS = ("hansa-run", "hansa-epoch")
@@ -36,14 +34,8 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
     """
     files, config = app_files(app), load(app / "federation.toml")
     check_app(files, app)
-    run = (
-        name
-        or f"{config.table('federation', FederationTable).name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    )
-    folder = server / "runs" / run
-    if not is_name(run) or folder.exists():
-        wrong = "exists already" if is_name(run) else "is no name for a run (letters, digits, dots, dashes)"
-        raise UserError(f"--run {run}: {wrong}; choose another, or leave it out")
+    run = name or new_run(config.table("federation", FederationTable).name)
+    folder = home_of_new(server, run)
     with control(server) as calls:
         folder.mkdir(parents=True)
         write_atomically(folder / APP, bundle(files))
@@ -142,6 +134,19 @@ def logs(server: Path, run: str, console: Console) -> None:
     with control(server) as calls:
         for text in calls.logs(launch.flower_run):
             console.out(text, end="", highlight=False)
+
+
+def home_of_new(server: Path, run: str) -> Path:
+    """The folder that a new run will have.
+
+    Raises:
+        UserError: there is such a run, or it is no name.
+    """
+    folder = server / "runs" / run
+    if not is_name(run) or folder.exists():
+        wrong = "exists already" if is_name(run) else "is no name for a run (letters, digits, dots, dashes)"
+        raise UserError(f"run {run}: {wrong}; choose another name, or leave it out")
+    return folder
 
 
 def check_app(files: Mapping[str, bytes], app: Path) -> None:

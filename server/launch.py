@@ -6,9 +6,11 @@ as it was given; launch.json, the newest start; process.json, the process of a s
 
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from signal import Signals
 
@@ -27,6 +29,11 @@ class Launch:
     flower_run: int | None  # Flower's id of it; while it is being started, of the one before
     starting: bool = False
     wanted: bool = True  # whether it is to be started again if it dies
+
+
+def new_run(name: str) -> str:
+    """A new run's id: the federation's name (40 letters of it), the time, a few letters against clashes."""
+    return f"{name[:40]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def write_launch(run: Path, launch: Launch) -> None:

@@ -1,8 +1,6 @@
 """What `hansa simulate` does."""
 
-import secrets
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +8,7 @@ from rich.console import Console
 from hansa.config import load
 from hansa.errors import UserError
 from hansa.task import Site
+from server.launch import new_run
 from server.store import FILE, Store
 from simulations.config import SimulationTable
 from simulations.configured import federation_of
@@ -67,11 +66,6 @@ def check(federation: Federation, console: Console) -> None:
         train, test = federation.task.train_data(site), federation.task.test_data(site)
         console.print(f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
     console.print(f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
-
-
-def new_run(name: str) -> str:
-    """A new run's id: the federation's name, the time, and a few letters against clashes."""
-    return f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def _which(runs: Path, run: str | None) -> str:

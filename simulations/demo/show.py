@@ -16,9 +16,9 @@ from hansa.config import load
 from hansa.errors import RunFailed, UserError
 from hansa.metrics import Sums
 from server.command import start
+from server.launch import new_run
 from server.store import FILE, Store
 from simulations.baselines import Scores, centralised, local_only, majority
-from simulations.command import new_run
 from simulations.configured import federation_of
 from simulations.datasets.breast_cancer import BreastCancer
 from simulations.demo.consortium import Consortium
