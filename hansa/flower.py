@@ -12,7 +12,10 @@ _KNOWN = (
     "EXPERIMENTAL",
     "Connection attempt failed",
     "Connection successful after",
+    "Successfully installed",  # the app, as delivered
     "[ApiError:1008]",  # a process of a run that was stopped
+    "[ApiError:18]",  # a run that is over was to be stopped
+    "[ApiError:2007]",  # a site's answer to such a run
     "[ApiError:2004]",  # a node whose old connection still stands
     "Exit Code: 305",  # the same at the node
 )

@@ -220,12 +220,13 @@ class Supervisor:
             children: the programs.
             strays: also whatever else bears our mark, e.g. what a program had started that died since.
         """
-        leaders = {child.process.pid: child for child in children if child.process}
-        plan = sorted((after, pid, number) for pid, child in leaders.items() for after, number in child.program.stop)
+        programs = [(child.process, child.program.stop) for child in children if child.process]
+        leaders = {process.pid for process, _ in programs}
+        plan = sorted((after, process.pid, number) for process, stop in programs for after, number in stop)
         began, before, first = time.monotonic(), self._signals, strays
         while True:
-            for child in leaders.values():
-                _ = child.pid  # reaps it: Flower takes a zombie for a living parent
+            for process, _ in programs:
+                process.poll()  # reaps it: Flower takes a zombie for a living parent
             sessions = {p: s for p, s in marked(self.mark).items() if strays or s in leaders}
             if not sessions:
                 break
@@ -239,6 +240,8 @@ class Supervisor:
                 send(signal.SIGKILL, sessions)
             first = False
             time.sleep(TICK)
+        for process, _ in programs:
+            process.wait()
         for child in children:
             self._show(child)
 

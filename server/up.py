@@ -74,18 +74,17 @@ class Link:
 
 @contextmanager
 def _superlink(supervisor: Supervisor, file: ServerFile, ca: bytes) -> Iterator[Link]:
-    """Starts Flower's two programs, and waits until they answer."""
+    """Starts the SuperLink, and what starts the runs for it."""
     host, port = split(file.server.flower)
     for _ in range(PORTS if port == 0 else 1):
         at = port or _free_port(host)
         address = join(_reached(host), at)
         link = supervisor.start(_link(supervisor.folder, host, at))
-        starter = supervisor.start(_starter(supervisor.folder, address))
         with Control(address, ca) as control:
             if _answers(supervisor, control, link):
+                supervisor.start(_starter(supervisor.folder, address))  # sooner, it would wait longer and longer
                 yield Link(address, control)
                 return
-        supervisor.drop(starter)
         supervisor.drop(link)
     raise UserError(f"server.toml [server] flower: {join(host, at)} is taken by another process; choose another port")
 

@@ -16,6 +16,7 @@ from hansa.flower import environment, program, shown
         "INFO:     Uvicorn running on http://127.0.0.1:48607 (Press CTRL+C to quit)",
         "\x1b[93mWARNING \x1b[0m:   EXPERIMENTAL: SuperExec authentication is experimental and may change.",
         "\x1b[93mWARNING \x1b[0m:   Connection attempt failed, retrying in 1.52 seconds",
+        "Successfully installed line to /srv/east/flower/apps/hansa.line.1.0.0.4da09225.",
     ],
 )
 def test_chatter_is_not_shown(line: str) -> None:
