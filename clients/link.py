@@ -4,6 +4,7 @@ Nothing of gRPC goes beyond this file.
 """
 
 import collections
+import itertools
 import secrets
 import threading
 import time
@@ -20,6 +21,7 @@ from clients.transfers import Sending, Vectors
 from hansa.errors import UserError
 from hansa.wire import rules
 from hansa.wire.link_pb2 import Beat, Blob, Bye, Fetch, Hello, Plan, ServerFrame, SiteFrame, Taken, Upload, Welcome
+from hansa.wire.rules import CHUNK
 
 T = TypeVar("T")
 
@@ -212,7 +214,9 @@ class Link:
             PlanOver: the server does not wait for it.
         """
         with Sending(file) as sending:
-            while not self._beside(lambda bulk: self._push(bulk, plan, sending)):
+            # What fits one message is just sent; what the server has of it is asked only if that went wrong.
+            asks = itertools.chain([sending.size > CHUNK], itertools.repeat(True))
+            while not self._beside(lambda bulk: self._push(bulk, plan, sending, next(asks))):
                 pass
             return Blob(sha256=sending.sha256(sending.size), size=sending.size)
 
@@ -239,9 +243,9 @@ class Link:
         return path
 
     @staticmethod
-    def _push(bulk: _Bulk, plan: str, sending: Sending) -> bool:
+    def _push(bulk: _Bulk, plan: str, sending: Sending, asks: bool) -> bool:
         """Sends what the server has not; whether it then has all."""
-        there = bulk.have(plan)
+        there = bulk.have(plan) if asks else Taken()
         same = there.size <= sending.size and there.sha256 == sending.sha256(there.size)
         if not same or there.size < sending.size:
             offset = there.size if same else 0

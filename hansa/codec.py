@@ -6,6 +6,7 @@ vectors of the strategy's parts in the order in which it declares them, then the
 
 import json
 import math
+import mmap
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -52,7 +53,9 @@ def mapped(path: Path, dtype: Literal["<f4", "<i8"], count: int | None = None, o
     size = there // width if count is None else count
     if not size:
         return torch.from_numpy(np.empty(0, dtype))
-    return torch.from_numpy(np.memmap(path, dtype, "c", offset, (size,)))
+    with open(path, "rb") as file:
+        memory = mmap.mmap(file.fileno(), offset + width * size, access=mmap.ACCESS_COPY)
+    return torch.from_numpy(np.frombuffer(memory, dtype, size, offset))
 
 
 # plans

@@ -31,20 +31,20 @@ class FixedPointSum:
 
     def check(self, vector: Tensor, weight: int) -> None:
         """Raises Overflow when weight * vector is too large to be added beside the other sites'."""
-        largest = max((float(vector[part].abs().amax()) for part in chunks(len(vector))), default=0.0)
+        largest = float(torch.stack(torch.aminmax(vector)).abs().amax()) if len(vector) else 0.0
         if not largest * weight * self.scale < self.limit:
             raise Overflow(f"an update of {largest:.3g} at weight {weight} is too large to be summed")
 
     def add(self, vector: Tensor, weight: int) -> None:
         """Adds weight * vector ([size] float32), which was checked."""
         for part in chunks(len(vector)):
-            self.total[part] += (vector[part].double() * (weight * self.scale)).round_().long()
+            self.total[part] += vector[part].double().mul_(weight * self.scale).round_().long()
 
     def mean(self, weight: int) -> Tensor:
         """The sum over a total weight, [size] float32."""
         result = torch.empty(len(self.total))
         for part in chunks(len(self.total)):
-            result[part] = self.total[part].double() / (weight * self.scale)
+            result[part] = self.total[part].double().div_(weight * self.scale)
         return result
 
 

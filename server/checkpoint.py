@@ -98,7 +98,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._best: dict[str, str] | None = None  # file and sha256 of the best model, once this process knows it
+        self._best: dict[str, str] | None = None  # file and sha256 of the best model
+        self._knows = False  # whether that is what the newest record says, or newer
 
     def save(self, state: ServerState, progress: Progress) -> None:
         """Commits a round: durable when this returns. Of the rounds before it, only the newest is kept.
@@ -130,7 +131,7 @@ class Checkpoints:
             except _Damaged as damage:
                 _log.warning("checkpoint of round %d is passed over, it is damaged: %s", number, damage)
             else:
-                self._best = record["best"]
+                self._best, self._knows = record["best"], True
                 return state, Progress.of(record["progress"])
         if rounds:
             raise UserError(f"{self.folder}: no checkpoint in it is whole; restore the folder or start a new run")
@@ -143,7 +144,7 @@ class Checkpoints:
             UserError: the folder cannot be written, or the disk is full.
         """
         with _writing(self.folder):
-            self._best = self._write(state, f"best-{secrets.token_hex(4)}.safetensors")
+            self._best, self._knows = self._write(state, f"best-{secrets.token_hex(4)}.safetensors"), True
 
     def load_best(self) -> ServerState:
         """The best model.
@@ -187,11 +188,13 @@ class Checkpoints:
                 yield self._record(number)
 
     def _known_best(self) -> dict[str, str] | None:
-        newest = next(self._records(), None) if self._best is None else None
-        return newest["best"] if newest else self._best
+        if not self._knows:
+            newest = next(self._records(), None)
+            self._best, self._knows = newest and newest["best"], True
+        return self._best
 
     def _write(self, state: ServerState, name: str) -> dict[str, str]:
-        """Writes a tensor file; its name and digest, as a record holds them. The record's own sync makes the name durable."""
+        """Writes a tensor file; its name and digest, as a record holds them. Its name is synced with the record's."""
         temporary = self.folder / f".{name}.tmp"
         save_file(_tensors(state), temporary)
         with open(temporary, "rb") as file:

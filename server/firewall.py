@@ -33,8 +33,7 @@ def refusal(reply: Reply, parts: Mapping[str, Part], layout: Layout) -> str | No
 def _problem(name: str, vector: Tensor, part: Part, layout: Layout) -> str | None:
     if vector.dtype != torch.float32 or vector.shape != (part.size,):
         return f"part {name!r} is {tuple(vector.shape)} {vector.dtype} where ({part.size},) torch.float32 is declared"
-    finite = torch.isfinite(vector)
-    if bool(finite.all()):
+    if not len(vector) or bool(torch.stack(torch.aminmax(vector)).isfinite().all()):  # a NaN is both
         return None
-    index = int((~finite).nonzero()[0])
+    index = int((~torch.isfinite(vector)).nonzero()[0])
     return f"part {name!r} has {float(vector[index])} at {layout.locate(index)}"

@@ -222,9 +222,7 @@ class Store:
     def round(self, run: str, row: Round, metrics: Iterable[Metric] = ()) -> None:
         """Enters a round and the metrics that it brought; what stood in their places is replaced."""
         with self._writing() as db:
-            key = {"run": run, "round": row.round, "kind": row.kind, "split": row.split}
-            db.execute(sa.delete(_rounds).filter_by(**key))
-            db.execute(sa.insert(_rounds).values(run=run, entered=_now("microseconds"), **asdict(row)))
+            db.execute(_REPLACE_ROUND, {"run": run, "entered": _now("microseconds"), **asdict(row)})
             _insert(db, run, metrics)
 
     def metrics(self, run: str, metrics: Iterable[Metric]) -> None:
@@ -337,6 +335,17 @@ class Store:
             raise UserError(f"{self.path}: the run store cannot be used ({said}); {mend}") from error
 
 
+# Made once: SQLAlchemy takes longer to make a statement than SQLite to carry it out.
+_REPLACE_ROUND = sa.insert(_rounds).prefix_with("OR REPLACE")
+_PLACE = ("of", "at", "by", "for")  # of a metric: its run, round, split and scope
+_CLEAR = sa.delete(_metrics).where(
+    *(
+        column == sa.bindparam(name)
+        for name, column in zip(
+            _PLACE, (_metrics.c.run, _metrics.c.round, _metrics.c.split, _metrics.c.scope), strict=True
+        )
+    )
+)
 _AGE = sa.literal_column("runs.rowid", sa.Integer)  # runs in the order in which they were created
 _MENDS = {
     "not a database": "move that file away, it is not Hansa's",
@@ -366,9 +375,9 @@ def _begin(db: sa.Connection) -> None:
 
 def _insert(db: sa.Connection, run: str, metrics: Iterable[Metric]) -> None:
     rows = [{"run": run, **asdict(metric)} for metric in metrics]
-    for round, split, scope in {(row["round"], row["split"], row["scope"]) for row in rows}:
-        db.execute(sa.delete(_metrics).filter_by(run=run, round=round, split=split, scope=scope))
     if rows:
+        places = {(row["round"], row["split"], row["scope"]) for row in rows}
+        db.execute(_CLEAR, [dict(zip(_PLACE, (run, *place), strict=True)) for place in places])
         db.execute(sa.insert(_metrics), rows)
 
 
