@@ -11,12 +11,16 @@ from clients import policy
 from clients.bounds import BoundsTable
 from clients.child import Child, ChildDied, ChildFailed
 from clients.failures import LINES, Failure
-from clients.link import Identity, Invitation, Link, Orphaned, UploadRefused
+from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Refused, SiteFrame
 
 LOOK = 0.2  # seconds between two looks at the session while the training process works
 MAX_RESTARTS = 10  # of the training process in one run
+
+
+class Dropped(Exception):
+    """A plan that is no longer wanted: another has come, its deadline has passed, or the run is over."""
 
 
 class Participant:
@@ -92,8 +96,9 @@ class Participant:
     def _answer(self, link: Link, plan: Plan) -> None:
         """Answers a plan: a training process that dies gets a second try; one that comes again, the same answer."""
         if self.answered is None or self.answered[0] != plan.id:
-            frame = self._frame(link, plan)
-            if self.plan != plan.id:
+            try:
+                frame = self._frame(link, plan)
+            except Dropped:
                 return
             self.answered = plan.id, frame
         link.send(self.answered[1])
@@ -106,8 +111,11 @@ class Participant:
                     return self._work(link, plan)
                 except ChildDied:
                     if self.plan != plan.id:
-                        return SiteFrame()  # it was dropped for another plan, or the run is over
+                        raise Dropped from None
             code = Failure.DIED
+        except PlanOver:
+            self.say(f"round {plan.round}: it was over before this site had answered")
+            raise Dropped from None
         except policy.Refused as refused:
             self.say(refused.detail)
             return SiteFrame(refused=Refused(plan=plan.id, code=refused.code, line=str(refused)))
