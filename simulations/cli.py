@@ -1,9 +1,25 @@
-"""`hansa simulate` and `hansa demo`."""
+"""`hansa init`, `hansa simulate` and `hansa demo`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="The app's folder, a new one; its name is the app's.")],
+    csv: Annotated[
+        Path | None, typer.Option(help="Your rows, UTF-8, names in the first row. [default: made up]")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict. [default: a guess]")] = None,
+    sites: Annotated[
+        int | None, typer.Option(help="To so many sites a simulation deals the rows. [default: 3]")
+    ] = None,
+) -> None:
+    """Write an app to start from: a task, a federation.toml and what Flower needs."""
+    from simulations.starter.write import init
+
+    init(folder, csv, target, sites, typer.echo)
 
 
 def simulate(
