@@ -52,9 +52,9 @@ class Consortium:
         path.write_text("\n".join([*kept, *(f"[{table}]\n{keys}" for table, keys in tables.items())]) + "\n")
 
     def __enter__(self) -> Self:
-        for folder in (self.server, *map(self.site, self.sites)):
-            self.start(folder)
         try:
+            for folder in (self.server, *map(self.site, self.sites)):
+                self.start(folder)
             self._wait(lambda: self.connected() >= set(self.sites))
         except BaseException:
             self._stop()

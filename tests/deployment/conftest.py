@@ -29,7 +29,7 @@ from simulations.configured import federation_of
 from simulations.demo.consortium import Consortium
 
 SITES = ("amber", "beryl", "coral", "dolomite")
-WAIT = 60.0  # seconds for what takes a few on an idle machine
+WAIT = 180.0  # seconds for what takes a few on an idle machine
 
 # Dropout draws while it trains, batch norm has an integer buffer. Only the deployed sites are slow.
 TASK = """
@@ -261,7 +261,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 @pytest.fixture
 def federation(deployed: Federation) -> Iterator[Federation]:
     """The consortium, with all sites connected and no run under way."""
-    deployed.until(lambda: deployed.consortium.connected() >= set(SITES), "all sites are connected", 90.0)
+    deployed.until(lambda: deployed.consortium.connected() >= set(SITES), "all sites are connected")
     yield deployed
     for run in deployed.store.runs().query("state == 'running'")["run"]:
         deployed.stop(run)
