@@ -81,8 +81,8 @@ class Reviver:
             self._give_up(name, launch, State.CRASHED, f"its process died {deaths} times after round {rounds}")
         else:
             again = begin(self.control, self.runs / name)
-            self._store().event(name, "restart", f"its process died; start {again.epoch} goes on", level="warning")
-            self.say(f"run {name}: its process died after round {rounds}; it is started again (start {again.epoch})")
+            self._store().event(name, "restart", f"its process was gone; start {again.epoch} goes on", level="warning")
+            self.say(f"run {name}: its process is gone after round {rounds}; it is started again (start {again.epoch})")
 
     def _give_up(self, name: str, launch: Launch, state: State, reason: str) -> None:
         write_launch(self.runs / name, replace(launch, wanted=False))
