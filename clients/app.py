@@ -25,6 +25,7 @@ from hansa.errors import UserError
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 from hansa.tables import is_name
 
+PASSING = {"here", "run", "epoch"}  # why a site was turned away that would be welcome when it is invited again
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
 
 DELIVERED = "HANSA_DELIVERED"  # where `clients.entry` says into which folder Flower has unpacked the app
@@ -115,7 +116,7 @@ def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str,
     except ChildFailed as failure:
         return Answer(str(failure), failure.code)
     except Turned as turned:
-        return Answer(str(turned), f"turned_away_{turned.code}")
+        return Answer(f"turned away: {turned}", "" if turned.code in PASSING else f"turned_away_{turned.code}")
     finally:
         shutil.rmtree(spool, ignore_errors=True)
 

@@ -13,12 +13,10 @@ STRATEGIES = {
     "fedprox": 'name = "fedprox"\nmu = 0.5',
     "local-layers": 'name = "fedavg"\nlocal = ["1.*"]',
 }
-OFTEN = {"fedavg", "scaffold"}
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in STRATEGIES if name != "fedavg"]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in STRATEGIES]
-)
+@pytest.mark.parametrize("name", ["fedavg", *LONG])
 def test_deployed_equals_simulated(federation: "Federation", name: str) -> None:
     app = federation.app(name, STRATEGIES[name])
     run = federation.start(app)
