@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from hansa.config import load
 from hansa.errors import UserError
-from hansa.task import Site
+from hansa.task import Site, Task, collate
 from server.launch import new_run
 from server.store import FILE, Store
 from simulations.config import SimulationTable
@@ -27,6 +28,7 @@ def simulate_file(path: Path, *, resume: bool, run: str | None, overrides: Seque
     config = load(path, overrides)
     federation = federation_of(config)
     console = Console()
+    try_model(federation)
     if dry_run:
         check(federation, console)
         return
@@ -66,6 +68,32 @@ def check(federation: Federation, console: Console) -> None:
         train, test = federation.task.train_data(site), federation.task.test_data(site)
         console.print(f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
     console.print(f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
+
+
+def try_model(federation: Federation) -> None:
+    """Gives the model two rows of a site, where rows, batches and model meet for the first time.
+
+    Raises:
+        UserError: the model does not take them.
+    """
+    task = federation.task
+    sources = [(name, source) for name, source in federation.sources.items() if source is not None]
+    if not sources or any(getattr(type(task), hook) is not getattr(Task, hook) for hook in ("train_data", "batches")):
+        return
+    name, source = sources[0]
+    rows = task.train_data(Site(name, federation.seed, source))
+    if not len(rows):
+        return
+    batch = collate(rows, [0, len(rows) - 1])
+    model = task.model().eval()
+    try:
+        with torch.no_grad():
+            task.loss(*task.forward(model, batch))
+    except (RuntimeError, ValueError, IndexError) as error:
+        shape = list(batch[0].shape[1:]) if isinstance(batch[0], torch.Tensor) else "no tensor"
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        line = f"task {type(task).__name__}: its model and loss do not take the rows, inputs of shape {shape}: {reason}"
+        raise UserError(f"{line}; fit the model to the data, or the other way round") from error
 
 
 def _which(runs: Path, run: str | None) -> str:

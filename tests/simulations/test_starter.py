@@ -161,6 +161,20 @@ def test_the_rows_are_dealt_to_as_many_sites_as_wanted(here: Path) -> None:
     assert list(federation.sources) == [f"site-0{i}" for i in range(1, 6)]
 
 
+def test_a_model_that_does_not_take_the_rows_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who changes the columns forgets the model."""
+    init(here / "heart", None, None, None, print)
+    task = here / "heart" / "task.py"
+    task.write_text(task.read_text().replace("INPUTS = 7", "INPUTS = 9"))
+    for options in (["--dry-run"], []):
+        assert main(["simulate", "heart/federation.toml", *options]) == 2
+        line = (
+            "error: task Predict: its model and loss do not take the rows, inputs of shape [7]: mat1 and mat2 shapes "
+        )
+        assert re.fullmatch(re.escape(line) + r"[^\n]*; fit the model to the data, [^\n]*\n", capsys.readouterr().err)
+    assert not (here / "heart" / "runs").exists()
+
+
 MISTAKES: list[tuple[list[str], str]] = [
     (["own", "--csv", "gone.csv"], "--csv gone.csv: there is no such file"),
     (["own", "--csv", "own.csv", "--target", "il"], "--target il: own.csv has no such column; did you mean ill?"),
