@@ -68,5 +68,12 @@ def _dialled(address: str) -> str:
     return join(host, port)
 
 
+def _host(text: str) -> str:
+    if not is_host(text):
+        raise ValueError(f"must be a DNS name or an IP address, without a port; got {shown(text)}")
+    return text
+
+
+Host = Annotated[str, AfterValidator(_host)]
 Listens = Annotated[str, AfterValidator(_listens)]  # where a server listens; port 0: the operating system chooses
 Dialled = Annotated[str, AfterValidator(_dialled)]  # where a client connects to

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hansa import routes
 from hansa.address import as_ip
 from hansa.wire.rules import site_uri
 
@@ -59,8 +60,8 @@ def make_authority(consortium: str, now: datetime) -> Credential:
 
 
 def make_server(authority: Credential, hosts: Sequence[str], now: datetime) -> Credential:
-    """The server's TLS certificate, good for these names and IP addresses, and for no client."""
-    ips = {host: as_ip(host) for host in hosts}
+    """The server's TLS certificate, good for these names and IP addresses and those of its gate, and for no client."""
+    ips = {host: as_ip(host) for host in (*hosts, *routes.NAMES)}
     names: list[x509.GeneralName] = [x509.IPAddress(ip) if ip else x509.DNSName(host) for host, ip in ips.items()]
     return _leaf(authority, "server", names, ExtendedKeyUsageOID.SERVER_AUTH, now)
 

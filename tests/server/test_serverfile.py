@@ -36,7 +36,26 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[server]\nsession = '0.0.0.0:0'\nannounce = 'h:9'",
         ["[server]: announce names a port, but that of session is chosen at each start; give session a port"],
     ),
-    ("[server]\nport = 1", ["[server] port: no such key (keys: flower, session, announce)"]),
+    ("[server]\nport = 1", ["[server] port: no such key (keys: public, name, flower, session, announce)"]),
+    # [server] with a public port
+    ("[server]\npublic = '443'", [f'[server] public: must be {ADDRESS}; got "443"']),
+    (
+        "[server]\npublic = '0.0.0.0:443'",
+        ['[server]: public listens on 0.0.0.0, which no site can dial; set name = "NAME"'],
+    ),
+    (
+        "[server]\npublic = '10.0.0.5:443'\nsession = '127.0.0.1:1'\nannounce = 'h:1'",
+        ["[server]: with public, the sessions come in there too; leave session and announce out"],
+    ),
+    (
+        "[server]\npublic = '10.0.0.5:443'\nflower = '10.0.0.5:9092'",
+        ['[server]: with public, nobody else may reach flower; set flower = "127.0.0.1:9092"'],
+    ),
+    ("[server]\nname = 'h'", ["[server]: name is the host of public; set public, or leave name out"]),
+    (
+        "[server]\npublic = '0.0.0.0:443'\nname = 'h:443'",
+        ['[server] name: must be a DNS name or an IP address, without a port; got "h:443"'],
+    ),
     # [runs]
     ("[runs]\nheartbeat = 0", ["[runs] heartbeat: must be greater than 0; got 0"]),
     ("[runs]\norphan_after = -1", ["[runs] orphan_after: must be greater than 0; got -1"]),
@@ -81,6 +100,23 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert file.server == ServerTable(flower="127.0.0.1:0", session="0.0.0.0:443", announce="fl.example.org:8443")
     assert file.runs == RunsTable(heartbeat=0.5, orphan_after=1.5, max_duration=60)
     assert file.flower.telemetry
+
+
+@pytest.mark.parametrize(
+    ("keys", "reached"),
+    [
+        ({}, None),
+        ({"public": "10.0.0.5:443"}, "10.0.0.5:443"),
+        ({"public": "0.0.0.0:443", "name": "fl.example.org"}, "fl.example.org:443"),
+        ({"public": "[::]:443", "name": "2001:db8::7"}, "[2001:db8::7]:443"),
+    ],
+)
+def test_with_a_public_port_each_run_has_an_end_of_its_own_that_nobody_else_reaches(
+    keys: dict[str, str], reached: str | None
+) -> None:
+    table = ServerTable.model_validate(keys)
+    assert table.reached == reached
+    assert table.sessions == ("127.0.0.1:0" if reached else table.session)
 
 
 def test_both_ports_may_be_chosen_by_the_operating_system() -> None:

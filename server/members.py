@@ -1,0 +1,37 @@
+"""Who may come in at the gate: the sites of the roster whose certificate was not revoked."""
+
+import hashlib
+from pathlib import Path
+
+from hansa.fresh import Fresh
+from hansa.roster import Member
+from hansa.startup import CA, ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, read_roster
+from server.revoked import Revoked
+
+
+class Unwelcome(Exception):
+    """Somebody is not let in; the text says why, and is fit to print."""
+
+
+class Members:
+    """The members of a server's folder; the roster and the revocations are read anew when they change."""
+
+    def __init__(self, folder: Path) -> None:
+        files = [folder / name for name in (ROSTER, ROSTER_SIGNATURE, ROSTER_KEY, CA)]
+        self._roster = Fresh(files, lambda: read_roster(folder))
+        self._revoked = Revoked(folder)
+
+    def find(self, certificate: bytes) -> Member:
+        """The site whose certificate (DER) it is. That the authority signed it is for TLS to check.
+
+        Raises:
+            Unwelcome: it is no site's, or it was revoked.
+            UserError: the roster or the revocations cannot be read.
+        """
+        fingerprint = f"sha256:{hashlib.sha256(certificate).hexdigest()}"
+        member = next((site for site in self._roster.get().sites if site.tls == fingerprint), None)
+        if member is None:
+            raise Unwelcome(f"a certificate of our authority's that the roster does not have ({fingerprint[:15]}...)")
+        if fingerprint in self._revoked.fingerprints():
+            raise Unwelcome(f"{member.name}: its certificate was revoked")
+        return member

@@ -1,0 +1,55 @@
+"""Whose certificate counts no longer: revoked.json in the server's folder, read anew when it changes.
+
+{"revoked": ["sha256:...", ...]}    fingerprints, as the roster has them
+"""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from hansa.errors import UserError
+from hansa.files import write_atomically
+from hansa.fresh import Fresh
+from hansa.roster import Fingerprint
+from hansa.tables import Table
+
+FILE = "revoked.json"
+
+
+class _List(Table):
+    revoked: tuple[Fingerprint, ...]
+
+
+class Revoked:
+    """The revoked certificates of a server's folder; without a file, none is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._fresh = Fresh([self._path], self._read)
+
+    def fingerprints(self) -> frozenset[str]:
+        """The newest.
+
+        Raises:
+            UserError: the file cannot be read: then nobody knows who is out, and nobody may be let in.
+        """
+        return self._fresh.get()
+
+    def add(self, fingerprint: str) -> None:
+        """Revokes a certificate.
+
+        Raises:
+            UserError: the file that is there cannot be read.
+        """
+        revoked = sorted(self.fingerprints() | {fingerprint})
+        write_atomically(self._path, _List(revoked=tuple(revoked)).model_dump_json(indent=1).encode())
+
+    def _read(self) -> frozenset[str]:
+        try:
+            return frozenset(_List.model_validate_json(self._path.read_bytes()).revoked)
+        except FileNotFoundError:
+            return frozenset()
+        except (OSError, ValidationError) as error:
+            raise UserError(
+                f"{self._path}: not a list of revoked certificates; until it is mended, nobody is let in"
+            ) from error
