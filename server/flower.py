@@ -187,7 +187,7 @@ def begin(control: Control, run: Path) -> Launch:
     write_launch(run, launch)  # first: whoever finds it knows that a start was under way
     if before.flower_run is not None:
         control.stop(before.flower_run)
-    config = {"hansa-run": run.name, "hansa-epoch": launch.epoch}
+    config: dict[str, str | int] = {"hansa-run": run.name, "hansa-epoch": launch.epoch}
     launch = Launch(launch.epoch, control.start((run / APP).read_bytes(), config))
     write_launch(run, launch)
     return launch

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -28,7 +29,7 @@ class Follower:
         self.store, self.folder, self.run, self.console = Store(runs / FILE), runs / run, run, console
         self.begun = False
         self._events, self._old = events, events
-        self._told: set[tuple[object, ...]] = set()  # rounds and scores
+        self._told: set[tuple[int, str]] = set()  # of a round's number: "train", or the split of a score
 
     def follow(self) -> None:
         """Prints until the run is over.
@@ -66,27 +67,34 @@ class Follower:
         return (State(entry["state"]), entry["reason"]) if self.begun else (State.RUNNING, "")
 
     def _print_events(self, events: pd.DataFrame) -> None:
-        for event in events.iloc[self._events :].itertuples():
-            if event.kind == "resume":  # rounds after the last checkpoint are done again
-                self._told = {key for key in self._told if isinstance(key[0], int) and key[0] <= int(event.round)}
-            self._print(f"{event.level}: {event.text}" if event.level != "info" else str(event.text))
+        for event in _records(events.iloc[self._events :]):
+            if event["kind"] == "resume":  # rounds after the last checkpoint are done again
+                self._told = {key for key in self._told if key[0] <= event["round"]}
+            self._print(f"{event['level']}: {event['text']}" if event["level"] != "info" else event["text"])
         self._events = len(events)
 
     def _print_rounds(self) -> None:
-        for row in self.store.rounds(self.run).itertuples():
-            if row.kind == "train" and self._new(row.round, "train"):
-                void = f"; does not count: {row.void}" if row.void else ""
-                self._print(f"round {row.round}: {row.took_part} of {row.asked} sites, {row.seconds:.1f} s{void}")
-        scores = self.store.frame(self.run).query("scope == 'all' and split != 'train'")
-        for (number, split), values in scores.groupby(["round", "split"], sort=False):
+        for row in _records(self.store.rounds(self.run)):
+            if row["kind"] == "train" and self._new(row["round"], "train"):
+                void = f"; does not count: {row['void']}" if isinstance(row["void"], str) else ""  # else: missing
+                sites = f"{row['took_part']} of {row['asked']} sites"
+                self._print(f"round {row['round']}: {sites}, {row['seconds']:.1f} s{void}")
+        scores: dict[tuple[int, str], list[str]] = {}
+        for one in _records(self.store.frame(self.run)):
+            if one["scope"] == "all" and one["split"] != "train":
+                scores.setdefault((one["round"], one["split"]), []).append(f"{one['name']} {one['value']:.4g}")
+        for (number, split), values in scores.items():
             if self._new(number, split):
-                said = "  ".join(f"{v.name} {v.value:.4g}" for v in values.itertuples(index=False))
-                self._print(f"model of round {number}, {split}: {said}")
+                self._print(f"model of round {number}, {split}: {'  '.join(values)}")
 
-    def _new(self, *key: object) -> bool:
-        new = key not in self._told
-        self._told.add(key)
+    def _new(self, number: int, what: str) -> bool:
+        new = (number, what) not in self._told
+        self._told.add((number, what))
         return new
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [dict(zip(frame.columns, row, strict=True)) for row in frame.astype(object).to_numpy().tolist()]

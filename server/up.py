@@ -19,7 +19,7 @@ from server.flower import Control, Refused, Unreachable
 from server.revive import Reviver
 from server.serverfile import ServerFile, load_server_file
 
-PATIENCE = 60.0  # seconds that the SuperLink may take until it answers
+PATIENCE = 120.0  # seconds that the SuperLink may take until it answers
 LOOK = 0.25  # seconds between two looks at the runs
 PORTS = 5  # ports that are tried where any will do
 

@@ -15,7 +15,7 @@ from hansa.logs import Log
 from hansa.processes import command_of, end, in_session, marked, only_one, started
 from hansa.supervise import TRIES, Program, Supervisor, lives, told
 
-WAIT = 20.0  # seconds for what takes less than one on an idle machine
+WAIT = 60.0  # seconds for what takes less than one on an idle machine
 SLEEP = ("sleep", "1000")
 
 

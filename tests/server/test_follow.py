@@ -28,8 +28,8 @@ class Case:
     def create(self) -> None:
         self.store.create("r1", name="heart", config="", seed=0, engine="deployed", threads=1, hardware="cpu")
 
-    def round(self, number: int) -> None:
-        row = Round(number, "train", "valid", 1.0, asked=3, took_part=2, dropped=1, examples=9)
+    def round(self, number: int, void: str | None = None) -> None:
+        row = Round(number, "train", "valid", 1.0, asked=3, took_part=2, dropped=1, examples=9, void=void)
         self.store.round("r1", row, [Metric(number - 1, "valid", "all", "loss", 0.5 / number)])
 
     def follower(self, events: int = 0) -> Follower:
@@ -50,13 +50,13 @@ def test_each_round_and_score_is_told_once(case: Case) -> None:
     case.round(1)
     follower.news()
     follower.news()
-    case.round(2)
+    case.round(2, void="no quorum")
     case.store.end("r1", State.FINISHED)
     follower.follow()
     assert case.lines() == [
         "round 1: 2 of 3 sites, 1.0 s",
         "model of round 0, valid: loss 0.5",
-        "round 2: 2 of 3 sites, 1.0 s",
+        "round 2: 2 of 3 sites, 1.0 s; does not count: no quorum",
         "model of round 1, valid: loss 0.25",
         "finished",
     ]
@@ -74,6 +74,7 @@ def test_rounds_that_are_done_again_are_told_again(case: Case) -> None:
     follower.news()
     told = [line.split(":")[0] for line in case.lines() if line.startswith("round")]
     assert told == ["round 1", "round 2", "round 2"]
+    assert sum(line.startswith("model of round 0") for line in case.lines()) == 1
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.CRASHED])

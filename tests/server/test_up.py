@@ -24,7 +24,7 @@ from server.provision import Founding, provision
 from server.store import FILE, Store
 
 START = "import sys; from hansa.cli import main; sys.exit(main())"
-WAIT = 30.0  # seconds for what takes a few on an idle machine
+WAIT = 150.0  # seconds for what takes a few on an idle machine
 
 PYPROJECT = b"""
 [project]
