@@ -27,6 +27,10 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 16),  # of one connection
+    # What is on its way from a site and not yet read waits in memory. gRPC would let it grow to some ten MB a site;
+    # two are a hundred MB/s at a round trip of 20 ms.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2 << 20),
 )
 
 
