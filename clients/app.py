@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
         signal.signal(number, _end)
     answer = Answer(LINES[Failure.SITE], Failure.SITE)
     try:
-        answer = take_part(invited(message), context.node_id)
+        answer = take_part(invited(message.content), context.node_id)
     except Told:
         answer = Answer("the site was stopped")
     except UserError as error:
@@ -63,13 +63,13 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"answer": record}), reply_to=message)
 
 
-def invited(message: Message) -> dict[str, str | int]:
+def invited(content: RecordDict) -> dict[str, str | int]:
     """The invitation that a message carries.
 
     Raises:
         UserError: it carries none.
     """
-    record = message.content.config_records.get("invitation")
+    record = content.config_records.get("invitation")
     if record is None or not {"address", "run", "epoch", "token"} <= set(record):
         raise UserError("the server's message is no invitation; are both ends of one version of hansa?")
     if not is_name(str(record["run"])):  # folders of the site are named by it

@@ -1,15 +1,14 @@
 """What the ClientApp believes of an invitation."""
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from clients.app import invited
 from hansa.errors import UserError
 
 
-def invitation(run: str) -> Message:
-    facts = {"address": "127.0.0.1:9", "run": run, "epoch": 1, "token": "00"}
-    return Message(RecordDict({"invitation": ConfigRecord(facts)}), dst_node_id=1, message_type="train")
+def invitation(run: str) -> RecordDict:
+    return RecordDict({"invitation": ConfigRecord({"address": "127.0.0.1:9", "run": run, "epoch": 1, "token": "00"})})
 
 
 @pytest.mark.parametrize("run", ["..", ".", "", "../../elsewhere", "/tmp", "a/b", "a\n"])
