@@ -3,12 +3,13 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from clients.bounds import BoundsTable
 from clients.datatable import DataTable
+from clients.proxy import ProxyUrl
 from hansa.address import Dialled
 from hansa.config import checked
 from hansa.document import Document
@@ -34,6 +35,19 @@ class SiteTable(Table):
     name: Annotated[Name, Field(description=A_NAME)]
     server: Dialled = Field(description="host:port of the server's Flower end, e.g. fl.example.org:9092")
     session: Dialled | None = None  # host:port of the server's session end; None: as the invitation says
+
+
+class NetworkTable(Table):
+    """[network]: the way to the server."""
+
+    gate: bool = False  # whether [site] server is the server's public port, by which everything goes
+    proxy: ProxyUrl | None = None  # on the way to it; None: as HANSA_PROXY says, or none
+
+    @model_validator(mode="after")
+    def _passable(self) -> Self:
+        if self.proxy is not None and not self.gate:
+            raise ValueError("a proxy leads to the server's public port only; set gate = true, or leave proxy out")
+        return self
 
 
 class AppsTable(Table):
@@ -62,6 +76,7 @@ class SiteFile:
 
     folder: Path  # what paths in it are relative to
     site: SiteTable
+    network: NetworkTable
     apps: AppsTable
     bounds: BoundsTable
     data: DataTable | None  # None: there are no rows but those that the app's own code finds
@@ -72,6 +87,7 @@ class SiteFile:
 
 TABLES = {
     "site": SiteTable,
+    "network": NetworkTable,
     "apps": AppsTable,
     "bounds": BoundsTable,
     "data": DataTable,

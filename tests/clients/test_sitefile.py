@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clients.datatable import DataTable
-from clients.sitefile import AppsTable, PolicyTable, SiteTable, SiteTrainingTable, load_site_file
+from clients.sitefile import TABLES, AppsTable, PolicyTable, SiteTable, SiteTrainingTable, load_site_file
 from hansa.endfile import FlowerTable
 from hansa.errors import UserError
 
@@ -16,6 +16,7 @@ BASE = '[site]\nname = "boston"\nserver = "fl.example.org:9092"\n'
 NAME = "up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
 DIGEST = "the digest of an app, as `hansa digest APP` prints it"
 DEVICE = '"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'
+PROXY = "http://proxy:3128 or http://user:password@proxy:3128; %40 stands for @ in a password"
 ADDRESS = "host:port, e.g. fl.example.org:9092"
 NUMBERS = "(numbers: epochs, steps, batch_size, lr, lr_decay, momentum, weight_decay, clip_norm)"
 GOOD = f"sha256:{'a' * 64}"
@@ -30,6 +31,13 @@ MISTAKES: list[tuple[str, list[str]]] = [
         ["[site] session: 0.0.0.0 cannot be dialled; give the name or IP address of the other end"],
     ),
     ("nam = 'x'", ["[site] nam: no such key; did you mean name? (keys: name, server, session)"]),
+    # [network]
+    ("[network]\ngate = 1", ["[network] gate: must be true or false; got 1"]),
+    ("[network]\ngate = true\nproxy = 3128", [f"[network] proxy: must be {PROXY}"]),
+    (
+        "[network]\nproxy = 'http://proxy:3128'",
+        ["[network]: a proxy leads to the server's public port only; set gate = true, or leave proxy out"],
+    ),
     # [apps]
     ("[apps]\nallowed = 'all'", ['[apps] allowed: must be a list; got "all"']),
     ("[apps]\nallowed = ['*']", [f'[apps] allowed, item 1: must be {DIGEST}; got "*"']),
@@ -101,12 +109,9 @@ MISTAKES: list[tuple[str, list[str]]] = [
     # tables
     (
         "[polcy]",
-        ["[polcy]: unknown table; did you mean [policy]? (tables: site, apps, bounds, data, training, policy, flower)"],
+        [f"[polcy]: unknown table; did you mean [policy]? (tables: {', '.join(TABLES)})"],
     ),
-    (
-        "[simulation]",
-        ["[simulation]: unknown table (tables: site, apps, bounds, data, training, policy, flower)"],
-    ),
+    ("[simulation]", [f"[simulation]: unknown table (tables: {', '.join(TABLES)})"]),
 ]
 
 # Whole files.
@@ -189,6 +194,19 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert file.training == SiteTrainingTable(device="cuda:1", threads=4, num_workers=2)
     assert file.policy.allow_unprotected
     assert file.flower.telemetry
+
+
+@pytest.mark.parametrize(
+    "url", ["me:hunter2@proxy:3128", "https://me:hunter2@proxy:3128", "http://me:hunter2@proxy", "http://hunter2@p:1"]
+)
+def test_a_proxy_s_password_is_shown_neither_by_a_mistake_nor_by_the_table(tmp_path: Path, url: str) -> None:
+    network = f"{BASE}[network]\ngate = true\n"
+    assert problems(write(tmp_path, f"{network}proxy = '{url}'")) == [f"[network] proxy: must be {PROXY}"]
+    right = load_site_file(write(tmp_path, f"{network}proxy = 'http://me:hunter2@proxy:3128'"))
+    assert right.network.proxy is not None
+    for text in (repr(right), str(right), str(right.network.proxy)):
+        assert "hunter2" not in text
+        assert str(right.network.proxy.authorization) not in text
 
 
 def test_a_password_in_the_data_s_url_is_not_shown(tmp_path: Path) -> None:

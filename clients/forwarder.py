@@ -1,0 +1,171 @@
+"""The site's end of the way to the server's public port: what this machine's processes dial, on loopback.
+
+Flower's node can show no certificate of its own, and neither it nor gRPC finds its way through every proxy. So the node
+talks TLS to this process, which talks mutual TLS to the server's gate; a session's bytes go through unread.
+
+`python -m clients.forwarder FOLDER NODE SESSION`, the two ports, is kept running by `hansa site up`.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clients.dial import Way, way
+from clients.proxy import Refused
+from clients.sitefile import load_site_file
+from hansa.files import write_atomically
+from hansa.fresh import Fresh
+from hansa.identity import make_authority, make_server
+from hansa.routes import FLEET
+from hansa.splice import CHUNK, LIMIT, Stream, carry_on, splice
+from hansa.startup import CA, SITE_FILE, TLS_CERTIFICATE, TLS_KEY
+
+HOST = "127.0.0.1"
+LOCAL_CA, LOCAL_PAIR = "run/forwarder-ca.crt", "run/forwarder.pem"
+HANDSHAKE = 15.0  # seconds
+IDLE = 90.0  # seconds; the node asks every three, gRPC every twenty whether the other end is there
+
+
+def write_local(folder: Path) -> Path:
+    """Makes the certificate that the node finds on loopback, and the authority that it is given; the latter's path.
+
+    The authority's key is dropped: it signs nothing else.
+    """
+    now, run = datetime.now(UTC), folder / "run"
+    run.mkdir(exist_ok=True)
+    authority = make_authority("this machine", now)
+    pair = make_server(authority, [HOST], now)
+    path = folder / LOCAL_PAIR
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pair.certificate + pair.key)
+    write_atomically(folder / LOCAL_CA, authority.certificate)
+    return folder / LOCAL_CA
+
+
+class Forwarder:
+    """Takes connections on loopback to the server.
+
+    Args:
+        folder: the site's.
+        way: to the server.
+        say: gets a line when the server cannot be reached, and when it can again.
+        idle: seconds of silence after which a connection is closed.
+    """
+
+    def __init__(self, folder: Path, way: Way, say: Callable[[str], None], idle: float = IDLE) -> None:
+        self.folder, self.way, self.say, self.idle = folder, way, say, idle
+        self._context = Fresh([folder / name for name in (CA, TLS_CERTIFICATE, TLS_KEY)], self._outbound)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trouble = ""  # what was last said, while it lasts
+
+    async def listen(self, node: int, session: int) -> tuple[asyncio.Server, asyncio.Server]:
+        """Listens for the node and for sessions, at these ports."""
+        local = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        local.load_cert_chain(self.folder / LOCAL_PAIR)
+        fleet = await asyncio.start_server(self._taking(self._fleet), HOST, node, ssl=local, limit=LIMIT)
+        return fleet, await asyncio.start_server(self._taking(self._session), HOST, session, limit=LIMIT)
+
+    def _taking(
+        self, serve: Callable[[Stream], Awaitable[None]]
+    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        async def guarded(near: Stream) -> None:
+            try:
+                await serve(near)
+            except OSError as error:
+                self._tell(_words(error))
+            finally:
+                await near.close()
+
+        def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(guarded(Stream(reader, writer)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return take
+
+    async def _session(self, near: Stream) -> None:
+        end = await self.way.dial()
+        await splice(near, Stream(*await asyncio.open_connection(sock=end, limit=LIMIT)), self.idle)
+
+    async def _fleet(self, near: Stream) -> None:
+        far, heard = await self._reach(), False
+
+        async def up() -> bool:
+            data = await near.reader.read(CHUNK)
+            await far.send(data)
+            return bool(data)
+
+        async def down() -> bool:
+            nonlocal heard
+            data = await far.reader.read(CHUNK)
+            if data:
+                heard = True
+                self._tell("")
+            await near.send(data)
+            return bool(data)
+
+        await carry_on([up, down], [near, far], self.idle)
+        if not heard:
+            self._tell("it answers nothing: its Flower is down, or it takes this site's certificate no longer")
+
+    async def _reach(self) -> Stream:
+        """A connection to the server's Flower: both ends have shown their certificates."""
+        context, end = self._context.get(), await self.way.dial()
+        try:
+            streams = await asyncio.open_connection(
+                sock=end, ssl=context, server_hostname=FLEET, ssl_handshake_timeout=HANDSHAKE, limit=LIMIT
+            )
+        except BaseException:
+            end.close()
+            raise
+        return Stream(*streams)
+
+    def _outbound(self) -> ssl.SSLContext:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+        made.load_verify_locations(self.folder / CA)
+        made.load_cert_chain(self.folder / TLS_CERTIFICATE, self.folder / TLS_KEY)
+        return made
+
+    def _tell(self, trouble: str) -> None:
+        """Says what is wrong, or that nothing is any longer: once."""
+        if trouble != self._trouble:
+            self.say(f"{self.way.server}: {trouble or 'reached again'}")
+            self._trouble = trouble
+
+
+def _words(error: OSError) -> str:
+    """What is wrong, in a line that repeats nothing of a proxy's password."""
+    match error:
+        case Refused():
+            return str(error)
+        case ssl.SSLCertVerificationError():
+            return f"what answers there is not this consortium's server: {error.verify_message}"
+        case ssl.SSLError():
+            return f"no TLS with what answers there ({error.reason}); is it the server's public port?"
+        case TimeoutError():
+            return "no connection in time"
+        case socket.gaierror():
+            return f"the name is not known here ({error.strerror})"
+    return os.strerror(error.errno).lower() if error.errno else "the connection was lost"
+
+
+async def serve(folder: Path, node: int, session: int) -> None:
+    """Serves a site's folder until it is cancelled.
+
+    Raises:
+        UserError: the folder is not in order.
+        OSError: a port is taken.
+    """
+    forwarder = Forwarder(folder, way(load_site_file(folder / SITE_FILE)), lambda line: print(line, flush=True))
+    await asyncio.gather(*(server.serve_forever() for server in await forwarder.listen(node, session)))
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
