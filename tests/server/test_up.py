@@ -224,7 +224,7 @@ def test_a_run_survives_the_death_of_the_superlink_and_of_its_own_process(folder
 
     def progress(epoch: int) -> bool:
         """Whether that start of the run is at work, and goes on."""
-        if not served(run, epoch):
+        if not served(run, epoch) or "r1" not in store.runs()["run"].tolist():
             return False
         before = len(store.rounds("r1"))
         time.sleep(0.5)
