@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 
 from clients.audit import Audit
 from clients.child import Child, ChildFailed
+from clients.dial import SESSIONS
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
@@ -103,6 +104,8 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
 def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> Answer:
     def invite(layout: str, strategy: str) -> Invitation:
         address = folder.file.site.session or str(told["address"])
+        if server_name:
+            address = os.environ.get(SESSIONS, address)
         return Invitation(address, run, int(told["epoch"]), node, layout, strategy, str(told["token"]))
 
     def start() -> Child:
@@ -110,7 +113,8 @@ def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str,
 
     (folder.path / "logs").mkdir(exist_ok=True)
     spool = folder.path / "spool" / run
-    identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY)
+    server_name = str(told["server_name"]) if "server_name" in told else None
+    identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     try:
         return Answer(Participant(invite, start, identity, spool, say, folder.file.bounds).take_part())
     except ChildFailed as failure:

@@ -12,6 +12,7 @@ from hansa.errors import UserError
 from hansa.splice import keep_alive
 
 PROXY = "HANSA_PROXY"  # the variable that names a proxy where site.toml names none
+SESSIONS = "HANSA_SESSIONS"  # the variable in which a run's process finds where sessions are taken to the server's gate
 PATIENCE = 15.0  # seconds until a connection must stand
 
 

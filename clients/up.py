@@ -3,14 +3,18 @@
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGTERM
 
+from clients.dial import SESSIONS, way
 from clients.entry import write_entry
+from clients.forwarder import HOST, write_local
 from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.flower import environment, program, shown
 from hansa.processes import command_of
@@ -42,17 +46,34 @@ def up(folder: Path, say: Say) -> None:
     (folder / "flower").mkdir(mode=0o700, exist_ok=True)
     env = {**environment(folder / "flower", site.file.flower.telemetry), "HANSA_SITE": str(folder)}
     env["PATH"] = os.pathsep.join([write_entry(folder / "run" / "bin"), env["PATH"]])
+    door = Door(site.file.site.server, folder / CA)
+    ports = (_free_port(), _free_port())
+    if site.file.network.gate:
+        proxy = way(site.file).proxy
+        door = Door(f"{HOST}:{ports[0]}", write_local(folder))
+        env[SESSIONS] = f"{HOST}:{ports[1]}"
     with Supervisor(folder, "site", say, env) as supervisor:
         say(f"site {site.name}, server {site.file.site.server}, logs in {folder / 'logs'}; Ctrl-C stops it")
+        if site.file.network.gate:
+            supervisor.start(_forwarder(folder, *ports))
+            say(f"through the server's gate{f' and the proxy {proxy}' if proxy else ''}")
         while True:
-            _serve(supervisor, site)
+            _serve(supervisor, site, door)
 
 
-def _serve(supervisor: Supervisor, site: SiteFolder) -> None:
+@dataclass(frozen=True)
+class Door:
+    """Where Flower's node finds the server."""
+
+    address: str  # host:port
+    ca: Path  # of the authority that signed what it finds there
+
+
+def _serve(supervisor: Supervisor, site: SiteFolder, door: Door) -> None:
     """Runs both processes until they must both be started anew: their port is taken, or a run's process has died."""
     ears, port = NodeLog(site.name, site.file.site.server), _free_port()
     secret = _new_secret(supervisor.folder / "run")
-    node = supervisor.start(_node(site, port, secret, ears))
+    node = supervisor.start(_node(site, door, port, secret, ears))
     starter = supervisor.start(_starter(port, secret))
     seen, gone = False, 0.0  # whether the run's process was seen, when it was first missed
     while not any(TAKEN in line.lower() for line in node.last_words):
@@ -107,9 +128,14 @@ class NodeLog:
         return ""
 
 
-def _node(site: SiteFolder, port: int, secret: Path, ears: NodeLog) -> Program:
-    command = [program("flower-supernode"), "--superlink", site.file.site.server]
-    command += ["--root-certificates", str(site.path / CA), "--auth-supernode-private-key", str(site.path / NODE_KEY)]
+def _forwarder(folder: Path, node: int, session: int) -> Program:
+    command = [sys.executable, "-P", "-m", "clients.forwarder", str(folder), str(node), str(session)]
+    return Program("Forwarder", command, orphaned=SIGTERM)
+
+
+def _node(site: SiteFolder, door: Door, port: int, secret: Path, ears: NodeLog) -> Program:
+    command = [program("flower-supernode"), "--superlink", door.address]
+    command += ["--root-certificates", str(door.ca), "--auth-supernode-private-key", str(site.path / NODE_KEY)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--node-config", f'site="{site.name}"']
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     return Program("Node", command, ears.shown, ears.excuse, orphaned=SIGTERM)

@@ -33,10 +33,15 @@ def environment(home: Path, telemetry: bool) -> dict[str, str]:
         home: a folder for what Flower keeps.
         telemetry: whether Flower may report its use to its makers.
     """
+    direct = ",".join(
+        filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost,::1"])
+    )
     bin_folder = str(Path(sys.executable).parent)  # where they look for each other
     return {
         **os.environ,
         "PATH": os.pathsep.join([bin_folder, os.environ.get("PATH", os.defpath)]),
+        "no_proxy": direct,  # HTTPS_PROXY and the like are not meant for what these processes say to each other
+        "NO_PROXY": direct,
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "1" if telemetry else "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -76,6 +76,8 @@ async def carry_on(ways: Sequence[Carry], ends: Sequence[Stream], idle: float) -
     finally:
         for task in pumps:
             task.cancel()
+        for end in ends:
+            end.writer.close()  # before anything that may itself be cancelled
         ended = await asyncio.gather(*pumps, return_exceptions=True)
         await asyncio.gather(*(end.close() for end in ends))
     for result in ended:

@@ -68,8 +68,11 @@ class Gate:
             stream.abort()
             return
         if len(self._waiting) >= WAITING:
-            next(iter(self._waiting)).abort()
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.abort()
         self._from[caller] += 1
+        self._waiting[stream] = None
         task = asyncio.create_task(self._serve(stream, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -78,12 +81,14 @@ class Gate:
         try:
             keep_alive(stream.writer.get_extra_info("socket"))
             name, first = await self._name(stream)
+            self._waiting.pop(stream, None)
             await self._send_on(stream, first, name, caller)
         except NoName as reason:
             self.note(caller, f"{reason}; only sites of this consortium have a way in here")
         except (OSError, EOFError, TimeoutError):
             pass  # it is gone, or too slow; or what it asked for is down, and it will try again
         finally:
+            self._waiting.pop(stream, None)
             self._from[caller] -= 1
             self._from += Counter()  # forgets who has none
             await stream.close()
@@ -91,14 +96,10 @@ class Gate:
     async def _name(self, stream: Stream) -> tuple[str, bytes]:
         """The server name, and all that was read."""
         hello = HelloReader()
-        self._waiting[stream] = None
-        try:
-            async with asyncio.timeout(self.hello):
-                while data := await stream.reader.read(READ):
-                    if name := hello.feed(data):
-                        return name, bytes(hello.taken)
-        finally:
-            self._waiting.pop(stream, None)
+        async with asyncio.timeout(self.hello):
+            while data := await stream.reader.read(READ):
+                if name := hello.feed(data):
+                    return name, bytes(hello.taken)
         raise EOFError
 
     async def _send_on(self, stream: Stream, first: bytes, name: str, caller: str) -> None:

@@ -4,7 +4,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from hansa.errors import UserError
+from hansa.identity import fingerprint
 from hansa.wire import rules
 from hansa.wire.link_pb2 import Beat, Blob, Fetch, Hello, Result, ServerFrame, SiteFrame, Taken, Turned, Welcome
 from hansa.wire.link_pb2 import Upload as Upload_
@@ -105,6 +106,7 @@ class Links:
         spool: a folder of this run for uploads; what a killed server left in it is gone on with.
         heartbeat: seconds between two beats; after three missed ones a session is ended.
         orphan_after: seconds that a site waits for a server that is gone.
+        revoked: the fingerprints of certificates that count no longer, asked at each Hello and before each plan.
     """
 
     def __init__(
@@ -114,10 +116,11 @@ class Links:
         spool: Path,
         heartbeat: float = rules.HEARTBEAT,
         orphan_after: float = rules.ORPHAN_AFTER,
+        revoked: Callable[[], Container[str]] = frozenset,
     ) -> None:
         self.events: queue.Queue[Arrival] = queue.Queue()
         self._terms, self._identity = terms, identity
-        self._heartbeat, self._orphan_after = heartbeat, orphan_after
+        self._heartbeat, self._orphan_after, self._revoked = heartbeat, orphan_after, revoked
         self._offers, self._spool = Offers(), Spool(spool)
         self._lock = threading.Lock()
         self._streams: set[_Session] = set()
@@ -162,6 +165,11 @@ class Links:
         """Puts a frame on its way; False if the site has no session. `Over` ends the session behind it."""
         session = self._sites.get(site)
         if session is None:
+            return False
+        if frame.HasField("plan") and (out := self._out(session)):
+            session.say(ServerFrame(turned=out))
+            with self._lock:
+                self._drop(session, out.line)
             return False
         session.say(frame)
         if frame.WhichOneof("frame") == "over":
@@ -236,7 +244,7 @@ class Links:
 
     def _greet(self, session: _Session, hello: Hello) -> None:
         site = known_site(_uris(session.context), self._terms.sites)
-        no = check(hello, site, self._terms)
+        no = check(hello, site, self._terms) or self._out(session)
         if no or site is None:
             self._turn_away(session, no or turned("certificate", "no site"))
             return
@@ -253,6 +261,18 @@ class Links:
         welcome = Welcome(minor=rules.MINOR, epoch=self._terms.epoch, session=session.id)
         welcome.heartbeat, welcome.orphan_after = self._heartbeat, self._orphan_after
         session.say(ServerFrame(welcome=welcome))
+
+    def _out(self, session: _Session) -> Turned | None:
+        """Why a session's certificate counts no longer, if it does not."""
+        (certificate,) = session.context.auth_context()["x509_pem_cert"]
+        try:
+            out = fingerprint(certificate) in self._revoked()
+        except UserError:  # nobody knows who is out
+            return turned(
+                "certificate", "the server's list of revoked certificates is damaged; its operator must mend it"
+            )
+        line = "the site's certificate was revoked; ask the consortium for another one"
+        return turned("certificate", line) if out else None
 
     def _turn_away(self, session: _Session, why: Turned) -> None:
         session.say(ServerFrame(turned=why))

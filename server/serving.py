@@ -25,6 +25,7 @@ from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.files import write_atomically
 from hansa.metrics import values
 from hansa.records import ServerState
+from hansa.routes import session_name
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
 from hansa.tables import FederationTable
 from hansa.task import Task
@@ -40,8 +41,10 @@ from server.hello import Terms, token
 from server.launch import announce
 from server.link import Identity, Links
 from server.recorder import Recorder, ending
+from server.revoked import Revoked
 from server.run import Outcome, Run
 from server.serverfile import ServerFile, load_server_file
+from server.sessions import SESSION
 from server.store import FILE, State, Store
 from strategies.base import Strategy
 
@@ -154,13 +157,14 @@ class Serving:
         )
         folder, runs = self.seat.folder, self.file.runs
         identity = Identity(folder / CA, folder / TLS_CERTIFICATE, folder / TLS_KEY)
-        links = Links(terms, identity, self.seat.home / "spool", runs.heartbeat, runs.orphan_after)
-        (host, port), noted = split(self.file.server.session), self.seat.home / "session.json"
-        if not port and noted.is_file():
+        revoked, server = Revoked(folder).fingerprints, self.file.server
+        links = Links(terms, identity, self.seat.home / "spool", runs.heartbeat, runs.orphan_after, revoked)
+        (host, port), noted = split(server.sessions), self.seat.home / SESSION
+        if not port and not server.public and noted.is_file():
             port = int(json.loads(noted.read_text())["port"])
         port = links.start(join(host, port))
-        write_atomically(noted, json.dumps({"port": port}).encode())
-        self.address = self.file.server.announce or join(host, port)
+        write_atomically(noted, json.dumps({"port": port, "epoch": self.seat.epoch}).encode())
+        self.address = server.reached or server.announce or join(host, port)
         self.say(f"run {self.seat.run}, start {self.seat.epoch}: sessions at {self.address}")
         return links
 
@@ -231,7 +235,8 @@ class Serving:
     def _invitation(self, site: str, node: int) -> dict[str, str | int]:
         run, epoch = self.seat.run, self.seat.epoch
         said = token(self.secret, run, site, node)
-        return {"address": self.address, "run": run, "epoch": epoch, "token": said}
+        at = {"server_name": session_name(run)} if self.file.server.public else {}
+        return {"address": self.address, "run": run, "epoch": epoch, "token": said, **at}
 
     def _note(self, line: str) -> None:
         self.say(line)

@@ -10,7 +10,7 @@ from hansa.routes import label
 from hansa.splice import LIMIT, Stream, splice
 from server.launch import served
 
-FILE = "session.json"  # in a run's folder: the port, and which start of the run listens there
+SESSION = "session.json"  # in a run's folder: the port, and which start of the run listens there
 IDLE = 75.0  # seconds; gRPC asks every 20 whether the other end is there
 LOOK = 0.5  # seconds between two looks for new runs: names can be guessed at any speed
 
@@ -45,7 +45,7 @@ class Sessions:
             return None
         folder = self.runs / self._names[run]
         with suppress(OSError, ValueError, KeyError, TypeError):
-            said = json.loads((folder / FILE).read_text())
+            said = json.loads((folder / SESSION).read_text())
             # A run that is gone has left its port to anybody, perhaps to an end that asks for no certificate.
             if served(folder, said["epoch"]):
                 return int(said["port"])

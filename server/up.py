@@ -1,6 +1,7 @@
 """What `hansa server up` does: keeps Flower's two processes of the server machine running, and its runs going."""
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -45,9 +46,11 @@ def up(folder: Path, say: Say) -> None:
     with Supervisor(folder, "server", say, env) as supervisor, _superlink(supervisor, file, startup.ca) as link:
         admit(link.control, startup.roster, say)
         supervisor.tell(address=link.address)
+        if file.server.public:
+            supervisor.tell(public=_start_gate(supervisor, file.server.public, link.address))
         reviver = Reviver(folder / "runs", link.control, say, file.runs.auto_resume)
         supervisor.at_stop.append(lambda: _leave(link, startup.ca, reviver))
-        for line in _introduction(supervisor, link.address):
+        for line in _introduction(supervisor, link.address, file.server.reached):
             say(line)
         while True:
             supervisor.wait(LOOK)
@@ -118,10 +121,28 @@ def _starter(folder: Path, address: str) -> Program:
     return Program("Starter", command, shown=shown)
 
 
-def _free_port(host: str) -> int:
+def _start_gate(supervisor: Supervisor, public: str, superlink: str) -> str:
+    """Starts the gate; where it listens.
+
+    Raises:
+        UserError: it cannot.
+    """
+    host, port = split(public)
+    try:
+        at = join(host, _free_port(host, port))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"server.toml [server] public: cannot listen on {public}: {reason}") from None
+    command = [sys.executable, "-P", "-m", "server.gate", str(supervisor.folder), at, superlink]
+    supervisor.start(Program("Gate", command))
+    return at
+
+
+def _free_port(host: str, port: int = 0) -> int:
     """One that is free just now; Flower refuses port 0."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
         return int(probe.getsockname()[1])
 
 
@@ -133,11 +154,13 @@ def _reached(host: str) -> str:
     return "127.0.0.1" if ip.version == 4 else "::1"
 
 
-def _introduction(supervisor: Supervisor, address: str) -> Iterator[str]:
+def _introduction(supervisor: Supervisor, address: str, reached: str | None) -> Iterator[str]:
     link, starter = (supervisor.children[name].pid for name in ("SuperLink", "Starter"))
     yield f"SuperLink on {address}, pid {link}; starter of runs, pid {starter}; logs in {supervisor.folder / 'logs'}"
     if not is_loopback(split(address)[0]):
         yield f"warning: whoever reaches {address} may start and stop runs; let only a proxy reach it, see server.toml"
+    if reached:
+        yield f"gate, pid {supervisor.children['Gate'].pid}; sites reach this server at {reached}"
     yield "ready; Ctrl-C stops it"
 
 
