@@ -4,7 +4,6 @@ Nothing of gRPC goes beyond this file.
 """
 
 import collections
-import itertools
 import secrets
 import threading
 import time
@@ -21,7 +20,6 @@ from clients.transfers import Sending, Vectors
 from hansa.errors import UserError
 from hansa.wire import rules
 from hansa.wire.link_pb2 import Beat, Blob, Bye, Fetch, Hello, Plan, ServerFrame, SiteFrame, Taken, Upload, Welcome
-from hansa.wire.rules import CHUNK
 
 T = TypeVar("T")
 
@@ -201,11 +199,15 @@ class Link:
             UserError: the disk is full.
         """
         files = {blob.name: self._fetch(blob) for blob in plan.vectors}
+        for blob in plan.vectors:
+            blob.ClearField("data")  # it is in a file now
         self._vectors.keep({blob.sha256 for blob in plan.vectors})
         return files
 
     def upload(self, plan: str, file: Path) -> Blob:
         """Sends an upload, and says under which hash the server has it; goes on at the byte after a drop.
+
+        A small one is not sent but is in what this returns, and goes with the Result.
 
         Raises as `next` does, and
 
@@ -214,9 +216,10 @@ class Link:
             PlanOver: the server does not wait for it.
         """
         with Sending(file) as sending:
-            # What fits one message is just sent; what the server has of it is asked only if that went wrong.
-            asks = itertools.chain([sending.size > CHUNK], itertools.repeat(True))
-            while not self._beside(lambda bulk: self._push(bulk, plan, sending, next(asks))):
+            if sending.size <= rules.INLINE:
+                data = b"".join(sending.chunks(0))
+                return Blob(sha256=sending.sha256(len(data)), size=len(data), data=data)
+            while not self._beside(lambda bulk: self._push(bulk, plan, sending)):
                 pass
             return Blob(sha256=sending.sha256(sending.size), size=sending.size)
 
@@ -239,13 +242,16 @@ class Link:
 
     def _fetch(self, blob: Blob) -> Path:
         while (path := self._vectors.find(blob)) is None:
-            self._beside(lambda bulk: self._vectors.take(blob, lambda at: bulk.download(blob.sha256, at)))
+            if len(blob.data) == blob.size:
+                self._vectors.take(blob, lambda at: [blob.data[at:]])
+            else:
+                self._beside(lambda bulk: self._vectors.take(blob, lambda at: bulk.download(blob.sha256, at)))
         return path
 
     @staticmethod
-    def _push(bulk: _Bulk, plan: str, sending: Sending, asks: bool) -> bool:
+    def _push(bulk: _Bulk, plan: str, sending: Sending) -> bool:
         """Sends what the server has not; whether it then has all."""
-        there = bulk.have(plan) if asks else Taken()
+        there = bulk.have(plan)
         same = there.size <= sending.size and there.sha256 == sending.sha256(there.size)
         if not same or there.size < sending.size:
             offset = there.size if same else 0

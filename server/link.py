@@ -317,10 +317,13 @@ class Links:
         if upload is None or not self._first(result.plan, site):
             return
         try:
+            if result.upload.data:
+                upload.take(upload.begin(0), result.upload.data)
+                result.upload.ClearField("data")
             upload.seal(result.upload.sha256, result.upload.size)
             self.events.put(Answered(site, result, upload.path if upload.size else None))
         except BadUpload as bad:
-            self.events.put(Spoiled(site, result.plan, bad.problem))
+            self.events.put(Spoiled(site, result.plan, bad.problem, bad.index, bad.value))
 
     def _spoil(self, site: str, plan: str, bad: BadUpload) -> None:
         if self._first(plan, site):

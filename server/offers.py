@@ -4,8 +4,8 @@ import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 
+from hansa.wire import rules
 from hansa.wire.link_pb2 import Blob
-from hansa.wire.rules import CHUNK
 
 
 class Offers:
@@ -18,6 +18,9 @@ class Offers:
     def offer(self, plan: str, vectors: Mapping[str, memoryview]) -> list[Blob]:
         """Adds a plan's vectors (contiguous bytes), and says how to ask for them."""
         blobs = [Blob(name=n, sha256=hashlib.sha256(v).digest(), size=v.nbytes) for n, v in vectors.items()]
+        if sum(blob.size for blob in blobs) <= rules.INLINE:
+            for blob in blobs:
+                blob.data = bytes(vectors[blob.name])
         with self._lock:
             self._plans[plan] = {blob.sha256: vectors[blob.name] for blob in blobs}
         return blobs
@@ -35,5 +38,5 @@ class Offers:
 
 def chunks(vector: memoryview, offset: int) -> Iterator[bytes]:
     """A vector's bytes from an offset, in messages."""
-    for start in range(offset, vector.nbytes, CHUNK):
-        yield bytes(vector[start : start + CHUNK])
+    for start in range(offset, vector.nbytes, rules.CHUNK):
+        yield bytes(vector[start : start + rules.CHUNK])

@@ -534,16 +534,65 @@ def test_a_complete_upload_is_not_sent_twice(stand: Stand) -> None:
 
 
 def test_an_answer_that_was_handed_on_is_not_replaced(stand: Stand) -> None:
-    stand.links.expect("p1", 100, 0)
+    stand.links.expect("p1", MB, 0)
     with stand.site() as link:
-        blob = sending(stand, link, 100).get(timeout=20)
+        blob = sending(stand, link, MB).get(timeout=20)
         link.send(result("p1", upload=blob))
         answer = stand.until(Answered)
-        np.ones(100, "<f4").tofile(stand.folder / "other")
+        np.ones(MB, "<f4").tofile(stand.folder / "other")
         with pytest.raises(PlanOver):
             link.upload("p1", stand.folder / "other")
         assert answer.upload is not None
-        assert answer.upload.read_bytes() == floats(100)
+        assert answer.upload.read_bytes() == floats(MB)
+
+
+def test_small_vectors_and_uploads_go_in_the_frames(stand: Stand) -> None:
+    vector, update = floats(1000), floats(500) + bytes(16)
+    stand.links.expect("p1", 500, 2)
+    blobs = stand.links.offer("p1", {"params": memoryview(vector), "counters": memoryview(b"")})
+    (stand.folder / "update").write_bytes(update)
+    with stand.site() as link:
+        stand.until(Joined)
+        stand.links.send("a", ServerFrame(plan=Plan(id="p1", vectors=blobs)))
+        plan = frame(link).plan
+        stand.links._offers.retire("p1")  # no call could get them any more
+        files = link.fetch(plan)
+        assert [files[name].read_bytes() for name in ("params", "counters")] == [vector, b""]
+        assert not any(blob.data for blob in plan.vectors)
+        blob = link.upload("p1", stand.folder / "update")
+        assert (blob.data, blob.sha256) == (update, hashlib.sha256(update).digest())
+        link.send(result("p1", upload=blob))
+        answer = stand.until(Answered)
+        assert not answer.result.upload.data
+        assert answer.upload is not None
+        assert answer.upload.read_bytes() == update
+
+
+@pytest.mark.parametrize(
+    ("update", "problem", "index"),
+    [
+        (np.array([0, 1, np.nan, 3], "<f4").tobytes(), "float 2 of the upload is nan", 2),
+        (floats(5), "more than the 16 bytes", None),
+        (floats(3), "of 12 bytes where the plan asks for 16", None),
+    ],
+)
+def test_an_upload_in_the_frame_is_looked_at_as_any_other(
+    stand: Stand, update: bytes, problem: str, index: int | None
+) -> None:
+    stand.links.expect("p1", 4, 0)
+    (stand.folder / "update").write_bytes(update)
+    with stand.site() as link:
+        link.send(result("p1", upload=link.upload("p1", stand.folder / "update")))
+        spoiled = stand.until(Spoiled)
+        assert problem in spoiled.problem
+        assert spoiled.index == index
+
+
+def test_a_vector_in_the_frame_that_is_not_what_its_hash_says_is_refused(stand: Stand) -> None:
+    (blob,) = stand.links.offer("p1", {"params": memoryview(floats(10))})
+    blob.data = bytes(40)
+    with stand.site() as link, pytest.raises(UserError, match="another hash"):
+        link.fetch(Plan(vectors=[blob]))
 
 
 def test_a_vector_that_is_held_is_not_fetched_again(stand: Stand) -> None:
@@ -596,11 +645,11 @@ def test_a_number_that_is_not_finite_spoils_the_upload_and_no_more(stand: Stand,
 
 
 def test_no_byte_is_taken_beyond_what_the_plan_asks_for(stand: Stand) -> None:
-    stand.links.expect("p1", 100, 0)
+    stand.links.expect("p1", MB, 0)
     with stand.site() as link:
-        assert isinstance(outcome := sending(stand, link, 101).get(timeout=20), UploadRefused)
-        assert "more than the 400 bytes" in str(outcome)
-        assert "more than the 400 bytes" in stand.until(Spoiled).problem
+        assert isinstance(outcome := sending(stand, link, MB + 1).get(timeout=20), UploadRefused)
+        assert f"more than the {4 * MB} bytes" in str(outcome)
+        assert f"more than the {4 * MB} bytes" in stand.until(Spoiled).problem
 
 
 def test_an_answer_without_its_upload_is_spoiled(stand: Stand) -> None:
@@ -611,11 +660,11 @@ def test_an_answer_without_its_upload_is_spoiled(stand: Stand) -> None:
 
 
 def test_a_plan_that_is_over_takes_and_gives_nothing(stand: Stand) -> None:
-    stand.links.expect("p1", 100, 0)
-    blobs = stand.links.offer("p1", {"params": memoryview(floats(100))})
+    stand.links.expect("p1", MB, 0)
+    blobs = stand.links.offer("p1", {"params": memoryview(floats(MB))})
     stand.links.retire("p1")
     with stand.site() as link:
-        assert isinstance(sending(stand, link, 100).get(timeout=20), PlanOver)
+        assert isinstance(sending(stand, link, MB).get(timeout=20), PlanOver)
         with pytest.raises(PlanOver):
             link.fetch(Plan(vectors=blobs))
         link.send(result("p1"))
@@ -626,9 +675,9 @@ def test_a_plan_that_is_over_takes_and_gives_nothing(stand: Stand) -> None:
 
 @pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.long)])
 def test_many_sites_at_once(stand: Stand, number: int) -> None:
-    vector = floats(MB // 4)
+    vector = floats(MB // 2)
     blobs = stand.links.offer("p1", {"params": memoryview(vector)})
-    stand.links.expect("p1", MB // 4, 0)
+    stand.links.expect("p1", MB // 2, 0)
 
     def work(site: str) -> None:
         with stand.site(site, orphan_after=30) as link:

@@ -109,14 +109,16 @@ class Plan(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., seed: _Optional[int] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., split: _Optional[str] = ..., hyper: _Optional[str] = ..., memory: _Optional[str] = ..., deadline: _Optional[float] = ..., vectors: _Optional[_Iterable[_Union[Blob, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Blob(_message.Message):
-    __slots__ = ("name", "sha256", "size")
+    __slots__ = ("name", "sha256", "size", "data")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
     name: str
     sha256: bytes
     size: int
-    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
+    data: bytes
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Result(_message.Message):
     __slots__ = ("plan", "round", "examples", "memory", "upload", "sums")

@@ -9,6 +9,7 @@ SERVICE = "hansa.Link"
 SESSION_KEY, PLAN_KEY, OFFSET_KEY = "hansa-session", "hansa-plan", "hansa-offset"  # metadata of bulk calls
 
 CHUNK = 1 << 20  # bytes of one bulk message
+INLINE = 1 << 20  # bytes of an upload, or of all vectors of a plan, up to which they are in the frame itself
 LARGEST_FRAME = 4 << 20  # bytes of one message of any kind
 
 HEARTBEAT = 5.0  # seconds
