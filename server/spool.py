@@ -130,7 +130,10 @@ class Upload:
 
     def _restart(self) -> None:
         self._forget()
-        self._file.truncate(0)
+        if os.fstat(
+            self._file.fileno()
+        ).st_size:  # ext4 hurries a file that was truncated to the disk when it is closed
+            self._file.truncate(0)
 
     def _write(self, chunk: bytes) -> None:
         try:
@@ -143,13 +146,15 @@ class Upload:
 
     def _check(self, chunk: bytes) -> None:
         """Hashes the bytes, and looks at the floats that end in them."""
-        floats = self._carry + chunk[: max(0, self.floats - self._have)]
+        floats = memoryview(chunk)[: max(0, self.floats - self._have)]
+        if self._carry:
+            floats = memoryview(self._carry + floats)
         values = np.frombuffer(floats, "<f4", len(floats) // 4)
         if not np.isfinite(values).all():
             at = int(np.flatnonzero(~np.isfinite(values))[0])
             index = (self._have - len(self._carry)) // 4 + at
             raise BadUpload(f"float {index} of the upload is {values[at]}", index, float(values[at]))
-        self._carry = floats[len(floats) & ~3 :]
+        self._carry = bytes(floats[len(floats) & ~3 :])
         self._sha.update(chunk)
         self._have += len(chunk)
 
