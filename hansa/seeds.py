@@ -7,8 +7,9 @@ Deployed noise, rounding coins and masks never come from here.
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     one = derive(seed, *purpose)
     numpy_state, python_state = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(one)
+        _seeding()(one)
         np.random.seed(one % 2**32)
         random.seed(one)
         try:
@@ -44,3 +45,9 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)
             random.setstate(python_state)
+
+
+@cache
+def _seeding() -> Callable[[int], object]:
+    """Seeds torch: all devices, or the CPU alone where there is no other, for which torch.manual_seed is slow."""
+    return torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
