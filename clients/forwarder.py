@@ -60,7 +60,8 @@ class Forwarder:
 
     def __init__(self, folder: Path, way: Way, say: Callable[[str], None], idle: float = IDLE) -> None:
         self.folder, self.way, self.say, self.idle = folder, way, say, idle
-        self._context = Fresh([folder / name for name in (CA, TLS_CERTIFICATE, TLS_KEY)], self._outbound)
+        files = [folder / name for name in (CA, TLS_CERTIFICATE, TLS_KEY)]
+        self._context = Fresh(files, self._outbound, self._stale)
         self._tasks: set[asyncio.Task[None]] = set()
         self._trouble = ""  # what was last said, while it lasts
 
@@ -132,6 +133,9 @@ class Forwarder:
         made.load_verify_locations(self.folder / CA)
         made.load_cert_chain(self.folder / TLS_CERTIFICATE, self.folder / TLS_KEY)
         return made
+
+    def _stale(self, error: OSError) -> None:
+        self.say(f"{self.folder / TLS_CERTIFICATE}: not usable ({error.strerror}); the one before stands")
 
     def _tell(self, trouble: str) -> None:
         """Says what is wrong, or that nothing is any longer: once."""

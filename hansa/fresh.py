@@ -13,10 +13,13 @@ class Fresh(Generic[T]):
     Args:
         files: of which it is made; one may be missing.
         make: makes it.
+        kept: if it is given, the one before stands when the files cannot be used, and this is told why.
     """
 
-    def __init__(self, files: Sequence[Path], make: Callable[[], T]) -> None:
-        self.files, self.make = files, make
+    def __init__(
+        self, files: Sequence[Path], make: Callable[[], T], kept: Callable[[OSError], None] | None = None
+    ) -> None:
+        self.files, self.make, self.kept = files, make, kept
         self._seen: object = None
         self._made: T | None = None
 
@@ -24,9 +27,18 @@ class Fresh(Generic[T]):
         """The newest. Raises what `make` raises, until a file changes to the better."""
         seen = [_marks(file) for file in self.files]  # before it is made: a change meanwhile is seen the next time
         if self._made is None or seen != self._seen:
-            self._made, self._seen = None, seen
-            self._made = self.make()
+            self._made, self._seen = self._renewed(), seen
         return self._made
+
+    def _renewed(self) -> T:
+        before, self._made = self._made, None
+        try:
+            return self.make()
+        except OSError as error:
+            if before is None or self.kept is None:
+                raise
+            self.kept(error)
+            return before
 
 
 def _marks(file: Path) -> tuple[int, int, int] | None:

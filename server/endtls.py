@@ -14,7 +14,7 @@ from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 HANDSHAKE = 10.0  # seconds
 
 
-class Contexts:
+def contexts(folder: Path, note: Callable[[str], None], required: bool = True) -> Fresh[ssl.SSLContext]:
     """The TLS settings of a server's folder, made anew when its certificate changes; until that is whole, the old ones.
 
     Args:
@@ -23,28 +23,18 @@ class Contexts:
         required: whether who comes must show a certificate of the authority's; one that is shown must be.
     """
 
-    def __init__(self, folder: Path, note: Callable[[str], None], required: bool = True) -> None:
-        self._folder, self._note, self._required = folder, note, required
-        self._fresh = Fresh([folder / name for name in (CA, TLS_CERTIFICATE, TLS_KEY)], self._make)
-        self._last = self._fresh.get()
-
-    def get(self) -> ssl.SSLContext:
-        """Those for the next connection."""
-        try:
-            self._last = self._fresh.get()
-        except OSError as error:  # ssl.SSLError is one
-            self._note(f"{self._folder / TLS_CERTIFICATE}: cannot be used ({error.strerror}); the one before stands")
-        return self._last
-
-    def _make(self) -> ssl.SSLContext:
+    def make() -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_3
         made.num_tickets = 0  # each connection shows its certificate, and it is checked
-        made.verify_mode = ssl.CERT_REQUIRED if self._required else ssl.CERT_OPTIONAL
+        made.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         made.verify_flags |= ssl.VERIFY_X509_STRICT
-        made.load_verify_locations(self._folder / CA)
-        made.load_cert_chain(self._folder / TLS_CERTIFICATE, self._folder / TLS_KEY)
+        made.load_verify_locations(folder / CA)
+        made.load_cert_chain(folder / TLS_CERTIFICATE, folder / TLS_KEY)
         return made
+
+    files = [folder / name for name in (CA, TLS_CERTIFICATE, TLS_KEY)]
+    return Fresh(files, make, lambda error: note(f"{files[1]}: not usable ({error.strerror}); the one before stands"))
 
 
 @asynccontextmanager

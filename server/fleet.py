@@ -9,7 +9,7 @@ from hansa.address import join
 from hansa.errors import UserError
 from hansa.splice import CHUNK, LIMIT, Stream, carry_on
 from hansa.startup import CA
-from server.endtls import Contexts, ended
+from server.endtls import contexts, ended
 from server.fleetfilter import FleetFilter, Moves
 from server.members import Members, Unwelcome
 
@@ -28,7 +28,8 @@ class Fleet:
     def __init__(self, folder: Path, superlink: tuple[str, int], note: Callable[[str, str], None]) -> None:
         self.folder, self.superlink, self.note = folder, superlink, note
         self.members = Members(folder)
-        self.contexts = Contexts(folder, lambda line: note("tls", line))
+        self.contexts = contexts(folder, lambda line: note("gate", line))
+        self.contexts.get()  # what is wrong from the start is told at the start
 
     async def __call__(self, raw: Stream, first: bytes, caller: str) -> None:
         """Serves one connection.
