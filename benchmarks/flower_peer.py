@@ -1,4 +1,4 @@
-"""A plain Flower deployment on loopback for benchmarks: TLS, node authentication, two nodes, an app of its own."""
+"""A plain Flower deployment on loopback for benchmarks: TLS, node authentication, apps of its own."""
 
 import contextlib
 import hashlib
@@ -35,8 +35,8 @@ version = "1.0.0"
 [tool.flwr.app]
 publisher = "hansa"
 [tool.flwr.app.components]
-serverapp = "flower_peer_app:server"
-clientapp = "flower_peer_app:client"
+serverapp = "%(app)s:server"
+clientapp = "%(app)s:client"
 [tool.flwr.app.config]
 size = 0
 repeats = 1
@@ -52,19 +52,31 @@ def exchange(size: int, repeats: int) -> tuple[float, float]:
         repeats: of which the median counts.
     """
     with tempfile.TemporaryDirectory() as name:
-        deployment = Deployment(Path(name))
-        try:
-            seconds = deployment.run(size, repeats)
-        finally:
-            deployment.end()
+        seconds = measured(Path(name), NODES, "flower_peer_app", size, repeats)
     return statistics.median(seconds["whole"]), statistics.median(seconds["nothing"])
+
+
+def phase(nodes: int, parameters: int, rounds: int) -> float:
+    """Seconds of one phase of a round, training or evaluation, under Flower's FedAvg with clients that do nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        seconds = measured(Path(name), nodes, "flower_fedavg_app", parameters, rounds)
+    return seconds["rounds"][0] / (2 * rounds)
+
+
+def measured(folder: Path, nodes: int, app: str, size: int, repeats: int) -> dict[str, list[float]]:
+    """What an app has measured, in a deployment of its own."""
+    deployment = Deployment(folder, nodes)
+    try:
+        return deployment.run(app, size, repeats)
+    finally:
+        deployment.end()
 
 
 class Deployment:
     """Flower's processes, in a folder of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder, self.nodes, self.processes = folder, nodes, dict[str, subprocess.Popen[bytes]]()
         self.result = folder / "result.json"
         now = datetime.now(UTC)
         authority = identity.make_authority("benchmark", now)
@@ -73,11 +85,11 @@ class Deployment:
         (folder / "tls.crt").write_bytes(own.certificate)
         (folder / "tls.key").write_bytes(own.key)
         (folder / "secret").write_bytes(secrets.token_bytes(32))
-        self.keys = [identity.make_node_key() for _ in range(NODES)]
+        self.keys = [identity.make_node_key() for _ in range(nodes)]
         for number, key in enumerate(self.keys):
             (folder / f"node-{number}").write_bytes(key.private)
 
-    def run(self, size: int, repeats: int) -> dict[str, list[float]]:
+    def run(self, app: str, size: int, repeats: int) -> dict[str, list[float]]:
         """Starts everything, runs the app, and returns the seconds that it has measured."""
         port = free_port()
         secret = ["--superexec-auth-secret-file", "secret"]
@@ -99,10 +111,10 @@ class Deployment:
             own = ["--auth-supernode-private-key", f"node-{number}", "--host", "127.0.0.1", "--port", str(free_port())]
             link = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", "ca.crt"]
             self.start(f"supernode-{number}", *link, *own)
-        self.until(lambda: online(control) == NODES, 60)
-        app = (Path(__file__).parent / "flower_peer_app.py").read_bytes()
-        fab, _ = build_fab_from_files({"pyproject.toml": APP.encode(), "flower_peer_app.py": app})
-        config = user_config_to_proto({"size": size, "repeats": repeats, "nodes": NODES})
+        self.until(lambda: online(control) == self.nodes, 60)
+        code = (Path(__file__).parent / f"{app}.py").read_bytes()
+        fab, _ = build_fab_from_files({"pyproject.toml": (APP % {"app": app}).encode(), f"{app}.py": code})
+        config = user_config_to_proto({"size": size, "repeats": repeats, "nodes": self.nodes})
         content = Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab)
         control.StartRun(StartRunRequest(fab=content, override_config=config))
         self.until(self.result.exists, 600)
