@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Federation:
     def server(self) -> Path:
         return self.consortium.server
 
-    @property
+    @cached_property
     def store(self) -> Store:
         return Store(self.server / "runs" / FILE)
 
@@ -158,7 +159,7 @@ class Federation:
         began = time.monotonic()
         while not condition():
             assert time.monotonic() < began + seconds, f"not within {seconds:g} s: {what}"
-            time.sleep(0.05)
+            time.sleep(0.1)
         print(f"{time.monotonic() - began:.1f} s until {what}")
 
     def state(self, run: str) -> State | None:
