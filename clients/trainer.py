@@ -1,6 +1,5 @@
 """Local training: the plain loop, with a strategy's elementwise hooks at their places in the step."""
 
-import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from torch.optim import Optimizer
 
 from clients.hooks import Hooks
 from hansa.errors import UserError
-from hansa.layout import Layout
+from hansa.layout import Layout, matches
 from hansa.metrics import ratio
 from hansa.records import LocalRun, Vectors
 from hansa.task import Task
@@ -123,13 +122,9 @@ class _Steps:
 
 
 def _moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:
-    named = {n: p for n, p in model.named_parameters() if _matches(n, only) and not _matches(n, without)}
+    named = {n: p for n, p in model.named_parameters() if matches(n, only) and not matches(n, without)}
     moving = {n: p for n, p in named.items() if p.requires_grad}
     if not moving:
         names = f"names {', '.join(only)}" + (f" without {', '.join(without)}" if without else "")
         raise UserError(f"task: the model has no parameter to train ({names}, with requires_grad)")
     return moving
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -7,7 +7,7 @@ import difflib
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -66,7 +66,7 @@ class Layout:
         tensors = list(_tensors(module))
         for pattern in [*only, *without]:
             _check_pattern(pattern, [name for name, _ in tensors])
-        chosen = [(n, t) for n, t in tensors if _matches(n, only) and not _matches(n, without)]
+        chosen = [(n, t) for n, t in tensors if matches(n, only) and not matches(n, without)]
         kinds: list[Literal["parameter", "buffer", "counter"]] = ["parameter", "buffer", "counter"]
         entries: list[Entry] = []
         for kind in kinds:
@@ -165,6 +165,11 @@ def chunks(length: int, size: int = 1 << 18) -> Iterator[slice]:
         yield slice(start, min(start + size, length))
 
 
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a tensor's name matches one of some shell patterns, e.g. "head.*"."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters, then the buffers that the module saves; a shared tensor once, under its first name."""
     yield from module.named_parameters()
@@ -184,10 +189,6 @@ def _kind(name: str, tensor: Tensor) -> Literal["parameter", "buffer", "counter"
     if tensor.dtype in INTEGERS and not isinstance(tensor, nn.Parameter):
         return "counter"
     raise UserError(f"model: tensor {name!r} is {tensor.dtype}; use float32, float16 or bfloat16, e.g. model.float()")
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
 
 def _check_pattern(pattern: str, names: Sequence[str]) -> None:
