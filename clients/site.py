@@ -58,9 +58,9 @@ class SiteHalf:
         upload, staged = self.strategy.finish(run, plan.broadcast.shared, staged)
         staged = self.bench.keep_local(staged)
         if staged:
-            self.memory.stage(plan.version(), staged, plan.memory.get(self.site.name))
+            self.memory.stage(plan.version, staged, plan.memory.get(self.site.name))
         sums |= {f"train/{name}": one for name, one in run.sums.items()}
-        version = plan.version() if staged else None
+        version = plan.version if staged else None
         return Reply(self.site.name, run.examples, upload, run.counters, sums, version)
 
     def _fit(self, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:

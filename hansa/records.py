@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ class Plan:
     hyper: Mapping[str, Any]  # learning rate and the like, of this round
     memory: Mapping[str, str] = field(default_factory=dict)  # site -> version of the memory that it starts from
 
+    @cached_property
     def version(self) -> str:
         """The version under which a site stages its memory in this round."""
         return f"{self.round:06d}-{digest(self.broadcast.params)[:16]}"

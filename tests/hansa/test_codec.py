@@ -75,7 +75,7 @@ def test_plan_comes_as_it_went_with_the_site_s_own_memory_only(plan: Plan) -> No
         )
         assert came.hyper == plan.hyper
         assert came.memory == {site: v for site, v in plan.memory.items() if site == "a"}
-        assert came.version() == plan.version()
+        assert came.version == plan.version
         assert same(came.broadcast.params, plan.broadcast.params)
         assert same(came.broadcast.counters, plan.broadcast.counters)
         assert same(came.broadcast.shared["c"], plan.broadcast.shared["c"])
