@@ -16,7 +16,7 @@ from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Refused, SiteFrame
 
 LOOK = 0.2  # seconds between two looks at the session while the training process works
-MAX_RESTARTS = 10  # of the training process in one run
+MAX_DEATHS = 10  # of the training process in one run, those that a new plan had brought about left out
 
 
 class Dropped(Exception):
@@ -45,7 +45,7 @@ class Participant:
         bounds: BoundsTable,
     ) -> None:
         self.invite, self.start, self.identity, self.spool, self.say = invite, start, identity, spool, say
-        self.bounds, self.restarts, self.busy = bounds, 0, False
+        self.bounds, self.deaths, self.busy = bounds, 0, False
         self.plan: str | None = None  # in hand
         self.answered: tuple[str, SiteFrame] | None = None  # the newest
 
@@ -112,6 +112,7 @@ class Participant:
                 except ChildDied:
                     if self.plan != plan.id:
                         raise Dropped from None
+                    self.deaths += 1
             code = Failure.DIED
         except PlanOver:
             self.say(f"round {plan.round}: it was over before this site had answered")
@@ -135,6 +136,8 @@ class Participant:
             self._restart()
         self.busy = True
         try:
+            if self.plan != plan.id:
+                raise Dropped  # another came while this one's vectors did
             result = self.child.work(plan, files, upload)
         finally:
             self.busy = False
@@ -143,8 +146,7 @@ class Participant:
         return SiteFrame(result=result)
 
     def _restart(self) -> None:
-        self.restarts += 1
-        if self.restarts > MAX_RESTARTS:
+        if self.deaths > MAX_DEATHS:
             raise ChildFailed(Failure.DIED)
         self.say("the training process is gone; starting another")
         self.child.stop()

@@ -1,0 +1,93 @@
+"""What a site does when its training process ends: by itself, or because its work is no longer wanted."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from clients.bounds import BoundsTable
+from clients.child import Child, ChildDied
+from clients.failures import Failure
+from clients.link import Identity, Link
+from clients.participant import MAX_DEATHS, Dropped, Participant
+from hansa.wire.link_pb2 import Plan, Result
+
+
+class Fetched:
+    """A link whose plans bring no vectors; while they are fetched, `meanwhile` happens."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+
+    def fetch(self, plan: Plan) -> dict[str, Path]:
+        self.meanwhile()
+        return {}
+
+
+class Process:
+    """A training process in memory: `ends` is asked whether it ends in the middle of a plan."""
+
+    def __init__(self, ends: Callable[[], bool], done: list[str]) -> None:
+        self.ends, self.done, self.dead = ends, done, False
+
+    def work(self, plan: Plan, files: Mapping[str, Path], upload: Path) -> Result:
+        if self.ends():
+            self.dead = True
+            raise ChildDied
+        self.done.append(plan.id)
+        return Result(plan=plan.id)
+
+    def stop(self) -> None:
+        self.dead = True
+
+
+class Site:
+    """A participant on such processes."""
+
+    def __init__(self, spool: Path, ends: Callable[["Site"], bool]) -> None:
+        self.done: list[str] = []
+
+        def start() -> Child:
+            return cast(Child, Process(lambda: ends(self), self.done))
+
+        nobody: Any = None
+        self.one = Participant(nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable())
+        self.one.child = start()
+
+    def frame(self, plan: str, link: Fetched | None = None) -> Any:
+        self.one.plan = plan
+        return self.one._frame(cast(Link, link or Fetched()), Plan(id=plan, hyper="{}"))
+
+
+def test_rounds_that_a_slow_site_misses_do_not_count_as_deaths(tmp_path: Path) -> None:
+    """A new plan ends the work on the old one, by force; a site that is always too late is not broken."""
+
+    def a_new_plan_comes(site: Site) -> bool:
+        late = site.one.plan != "last"
+        site.one.plan = "another" if late else site.one.plan
+        return late
+
+    site = Site(tmp_path, a_new_plan_comes)
+    for number in range(2 * MAX_DEATHS):
+        with pytest.raises(Dropped):
+            site.frame(str(number))
+    assert site.frame("last").HasField("result")
+
+
+def test_a_training_process_that_dies_and_dies_is_given_up(tmp_path: Path) -> None:
+    site = Site(tmp_path, lambda site: True)
+    answers = [site.frame(str(number)).refused.code for number in range(MAX_DEATHS)]
+    assert set(answers) == {Failure.DIED}
+    assert site.one.deaths == MAX_DEATHS + 1
+
+
+def test_a_plan_that_is_over_when_its_vectors_are_here_is_not_trained(tmp_path: Path) -> None:
+    site = Site(tmp_path, lambda site: False)
+
+    def a_new_plan_comes() -> None:
+        site.one.plan = "new"
+
+    with pytest.raises(Dropped):
+        site.frame("old", Fetched(a_new_plan_comes))
+    assert site.done == []
