@@ -10,7 +10,7 @@ from torch.utils.data import Subset, TensorDataset
 from clients.datatable import DataWarning
 from hansa.errors import UserError
 from hansa.seeds import torch_generator
-from hansa.task import Dataset
+from hansa.task import Dataset, is_whole
 
 
 class Rows(TensorDataset):
@@ -46,7 +46,7 @@ def choose(
 
 def take(dataset: Dataset, mask: Tensor) -> Dataset:
     """The rows of a dataset where `mask` [n] is true: tensors stay tensors, anything else becomes a `Subset`."""
-    if isinstance(dataset, TensorDataset):
+    if is_whole(dataset):
         return take_rows(dataset, mask)
     return Subset(cast(Any, dataset), mask.nonzero().flatten().tolist())
 

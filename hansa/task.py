@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import TensorDataset
 
 from hansa.errors import UserError
 from hansa.metrics import Metrics, roc
@@ -144,10 +145,15 @@ class Task:
 
 def collate(dataset: Dataset, rows: Sequence[int]) -> Any:
     """A batch of rows; whole tensors are indexed at once where the dataset allows it."""
-    if isinstance(dataset, torch.utils.data.TensorDataset):
+    if is_whole(dataset):
         return tuple(t[torch.as_tensor(rows)] for t in dataset.tensors)
     fetch = getattr(dataset, "__getitems__", None)
     return torch.utils.data.default_collate(fetch(rows) if fetch else [dataset[i] for i in rows])
+
+
+def is_whole(dataset: Dataset) -> TypeGuard[TensorDataset]:
+    """Whether its rows are its tensors' as they stand: a subclass of TensorDataset may change them on the way."""
+    return isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
 
 
 def _one_logit(output: Tensor, target: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from hansa.errors import UserError
 from hansa.tables import Table
-from hansa.task import Dataset, Source
+from hansa.task import Dataset, Source, is_whole
 from simulations.partition import Natural, Partition, labels_of
 
 Split = Literal["train", "test"]
@@ -148,7 +148,7 @@ def divide(dataset: FederatedDataset, partition: Partition | None, seed: int) ->
 
 def subset(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
     """Some rows of a data set; tensors stay tensors, so that batches are indexed at once."""
-    if isinstance(dataset, TensorDataset):
+    if is_whole(dataset):
         return TensorDataset(*(tensor[torch.from_numpy(rows)] for tensor in dataset.tensors))
     return Subset(dataset, rows.tolist())  # type: ignore[arg-type]  # a protocol for what Subset uses
 

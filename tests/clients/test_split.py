@@ -106,3 +106,12 @@ def test_any_other_dataset_becomes_a_subset_that_collates() -> None:
 def test_impossible_fraction_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match="site 'a': valid_fraction"):
         valid_split(numbered(4), fraction, 0, "a")
+
+
+def test_rows_that_a_tensor_dataset_changes_on_the_way_stay_changed_in_both_parts() -> None:
+    class Negative(TensorDataset):
+        def __getitem__(self, index: int) -> Any:
+            return (-self.tensors[0][index],)
+
+    for part in valid_split(Negative(torch.arange(1.0, 11.0)), 0.3, 0, "boston"):
+        assert (collate(part, range(len(part)))[0] < 0).all()

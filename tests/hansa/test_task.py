@@ -1,7 +1,7 @@
 """A task's defaults, and how rows become batches."""
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 import hansa
 from hansa.errors import UserError
+from hansa.evaluate import to_device
 from hansa.metrics import values
 from hansa.task import Dataset, Site, Task, collate
 
@@ -84,6 +85,14 @@ class Fetching(Words):
         return [self[i] for i in reversed(list(indices))]
 
 
+class Doubled(TensorDataset):
+    """Tensors whose rows are changed on the way."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        x, y = self.tensors
+        return 2 * x[index], y[index]
+
+
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
@@ -95,6 +104,20 @@ class Fetching(Words):
 def test_any_map_style_dataset_becomes_batches(dataset: Dataset, expected: list[int]) -> None:
     x, y = collate(dataset, [2, 0])
     assert (x.shape, y.tolist()) == ((2, 2), expected)
+
+
+def test_rows_that_a_tensor_dataset_changes_on_the_way_come_changed() -> None:
+    x, y = collate(Doubled(torch.arange(6.0).view(3, 2), torch.arange(3)), [2, 0])
+    assert (x.tolist(), y.tolist()) == ([[8.0, 10.0], [0.0, 2.0]], [2, 0])
+
+
+def test_batches_of_any_form_go_to_the_device() -> None:
+    class Pair(NamedTuple):
+        x: Tensor
+        names: list[str]
+
+    batch = to_device({"a": Pair(torch.ones(2), ["b"]), "c": [torch.ones(1)]}, torch.device("meta"))
+    assert (batch["a"].x.device.type, batch["a"].names, batch["c"][0].device.type) == ("meta", ["b"], "meta")
 
 
 def test_the_public_face_is_there_and_lazy() -> None:
