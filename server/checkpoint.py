@@ -50,7 +50,6 @@ class Progress:
     since_best: int = 0  # committed rounds without a better model
     void_in_a_row: int = 0
     memory: Mapping[str, str] = field(default_factory=dict)  # site -> version of its memory
-    history: list[dict[str, Any]] = field(default_factory=list)  # one record a round
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -56,11 +56,6 @@ states = st.builds(ServerState, floats, integers, st.dictionaries(st.text(max_si
 
 numbers = st.integers(0, 10**9)
 finite = st.floats(allow_nan=False)  # infinities are allowed: a diverged loss is one
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | finite | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
 progresses = st.builds(
     Progress,
     round=numbers,
@@ -68,7 +63,6 @@ progresses = st.builds(
     since_best=numbers,
     void_in_a_row=numbers,
     memory=st.dictionaries(st.text(), st.text(), max_size=3),
-    history=st.lists(st.dictionaries(st.text(), plain, max_size=3), max_size=3),
 )
 
 
@@ -82,11 +76,6 @@ def test_what_was_saved_is_loaded_bit_for_bit(before: ServerState, progress: Pro
         assert bits(after.params) == bits(before.params)
         assert bits(after.counters) == bits(before.counters)
         assert {n: bits(t) for n, t in after.shared.items()} == {n: bits(t) for n, t in before.shared.items()}
-
-
-def test_a_nan_in_the_history_stays_a_nan(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(state(1), Progress(1, history=[{"loss": float("nan")}]))
-    assert str(loaded(tmp_path)[1].history) == "[{'loss': nan}]"
 
 
 def test_vectors_that_share_memory_or_are_strided_are_saved_as_they_look(tmp_path: Path) -> None:
@@ -267,7 +256,7 @@ checkpoints = Checkpoints(Path(sys.argv[1]))
 for n in range(1, 10**6):
     state = ServerState(torch.full((200_000,), float(n)), torch.tensor([n]))
     checkpoints.save_best(state)
-    checkpoints.save(state, Progress(n, history=[{"round": r} for r in range(n)]))
+    checkpoints.save(state, Progress(n, since_best=n))
     if n >= 3:
         print(n, flush=True)
 """
@@ -286,7 +275,7 @@ def test_a_writer_killed_at_any_time_loses_no_committed_round(tmp_path: Path) ->
     after, progress = loaded(tmp_path)
     assert progress.round >= max(said)
     assert torch.equal(after.params, torch.full((200_000,), float(progress.round)))
-    assert progress.history == [{"round": r} for r in range(progress.round)]
+    assert progress.since_best == progress.round
     assert Checkpoints(tmp_path).load_best().counters.tolist() == [progress.round]
 
 
