@@ -138,9 +138,9 @@ def seated(folder: Path, config: Mapping[str, bool | float | int | str], flower_
 def delivered() -> Path:
     """The folder into which Flower has unpacked the app: it stands on the path of modules."""
     for path in sys.path:
-        if path and (Path(path) / "federation.toml").is_file():
+        if path and (Path(path) / FEDERATION).is_file():
             return Path(path)
-    raise UserError("the app that Flower delivered has no federation.toml")
+    raise UserError(f"the app that Flower delivered has no {FEDERATION}")
 
 
 def say(line: str) -> None:

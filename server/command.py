@@ -9,8 +9,9 @@ from signal import SIGKILL, SIGTERM
 
 from rich.console import Console
 
-from hansa.appfiles import app_digest, app_files
+from hansa.appfiles import FEDERATION, app_digest, app_files
 from hansa.config import load
+from hansa.console import say
 from hansa.errors import UserError
 from hansa.files import write_atomically
 from hansa.startup import CA, read, read_roster
@@ -32,7 +33,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
         UserError: the app is wrong, or no server runs on the folder.
         RunFailed: the run did not get to its end.
     """
-    files, config = app_files(app), load(app / "federation.toml")
+    files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
     run = name or new_run(config.table("federation", FederationTable).name)
     folder = home_of_new(server, run)
@@ -41,7 +42,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
         write_atomically(folder / APP, bundle(files))
         with launching(folder):
             begin(calls, folder)
-    _say(console, f"run {run}; its app is {app_digest(files)}, which each site must allow")
+    say(console, f"run {run}; its app is {app_digest(files)}, which each site must allow")
     _follow(server, run, console, detach, events=0)
 
 
@@ -75,18 +76,18 @@ def status(server: Path, console: Console) -> None:
     try:
         with control(server) as calls:
             online = {node.key for node in calls.nodes() if node.online}
-        _say(console, f"server: up ({_address(server)})")
+        say(console, f"server: up ({_address(server)})")
     except (UserError, Unreachable) as error:
-        _say(console, f"server: down ({error})" if isinstance(error, Unreachable) else "server: down")
+        say(console, f"server: down ({error})" if isinstance(error, Unreachable) else "server: down")
     for site in roster.sites:
-        _say(console, f"site {site.name}: {'connected' if site.node.encode() in online else 'not connected'}")
+        say(console, f"site {site.name}: {'connected' if site.node.encode() in online else 'not connected'}")
     if not (server / "runs" / FILE).is_file():
         return
     store = _store(server)
     for run in store.runs().itertuples():
         rounds = store.rounds(str(run.run))
         done = len(rounds[rounds["kind"] == "train"])
-        _say(
+        say(
             console,
             f"run {run.run}: {run.state}, {done} rounds{_process(server / 'runs' / str(run.run), str(run.state))}",
         )
@@ -110,9 +111,9 @@ def stop(server: Path, run: str, console: Console) -> None:
                 with control(server) as calls:
                     calls.stop(launch.flower_run)
             except (UserError, Unreachable, Refused):
-                _say(console, "the server is down")
+                say(console, "the server is down")
         _end_process(folder, launch.epoch)
-    _say(console, f"run {run} is {state}" if state else f"run {run} had not begun, and will not")
+    say(console, f"run {run} is {state}" if state else f"run {run} had not begun, and will not")
 
 
 def logs(server: Path, run: str, console: Console) -> None:
@@ -125,7 +126,7 @@ def logs(server: Path, run: str, console: Console) -> None:
     if (server / "runs" / FILE).is_file() or launch is None:
         try:
             for event in _store(server).events(run).itertuples():
-                _say(console, f"{event.time} {event.level}: {event.text}")
+                say(console, f"{event.time} {event.level}: {event.text}")
         except UserError:
             if launch is None:
                 raise
@@ -189,14 +190,14 @@ def _address(server: Path) -> str:
 def _follow(server: Path, run: str, console: Console, detach: bool, events: int) -> None:
     hints = f"follow it with hansa logs {run}, end it with hansa stop {run}"
     if detach:
-        _say(console, f"run {run} is on its way; {hints}")
+        say(console, f"run {run} is on its way; {hints}")
         return
     try:
         Follower(server / "runs", run, console, events).follow()
     except KeyboardInterrupt:
-        _say(console, f"run {run} goes on; {hints}")
+        say(console, f"run {run} goes on; {hints}")
         raise
-    _say(console, f"model and metrics: {server / 'runs' / run}")
+    say(console, f"model and metrics: {server / 'runs' / run}")
 
 
 def _interrupt(server: Path, run: str) -> State | None:
@@ -233,7 +234,3 @@ def _store(server: Path) -> Store:
     if not (server / "runs" / FILE).is_file():
         raise UserError(f"{server / 'runs'}: there are no runs yet")
     return Store(server / "runs" / FILE)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from hansa.console import say
 from hansa.errors import RunFailed, UserError
 from hansa.supervise import lives, told
 from server.launch import read_launch
@@ -70,7 +71,7 @@ class Follower:
         for event in _records(events.iloc[self._events :]):
             if event["kind"] == "resume":  # rounds after the last checkpoint are done again
                 self._told = {key for key in self._told if key[0] <= event["round"]}
-            self._print(f"{event['level']}: {event['text']}" if event["level"] != "info" else event["text"])
+            say(self.console, f"{event['level']}: {event['text']}" if event["level"] != "info" else event["text"])
         self._events = len(events)
 
     def _print_rounds(self) -> None:
@@ -78,22 +79,19 @@ class Follower:
             if row["kind"] == "train" and self._new(row["round"], "train"):
                 void = f"; does not count: {row['void']}" if isinstance(row["void"], str) else ""  # else: missing
                 sites = f"{row['took_part']} of {row['asked']} sites"
-                self._print(f"round {row['round']}: {sites}, {row['seconds']:.1f} s{void}")
+                say(self.console, f"round {row['round']}: {sites}, {row['seconds']:.1f} s{void}")
         scores: dict[tuple[int, str], list[str]] = {}
         for one in _records(self.store.frame(self.run)):
             if one["scope"] == "all" and one["split"] != "train":
                 scores.setdefault((one["round"], one["split"]), []).append(f"{one['name']} {one['value']:.4g}")
         for (number, split), values in scores.items():
             if self._new(number, split):
-                self._print(f"model of round {number}, {split}: {'  '.join(values)}")
+                say(self.console, f"model of round {number}, {split}: {'  '.join(values)}")
 
     def _new(self, number: int, what: str) -> bool:
         new = (number, what) not in self._told
         self._told.add((number, what))
         return new
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

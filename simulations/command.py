@@ -7,6 +7,7 @@ import torch
 from rich.console import Console
 
 from hansa.config import load
+from hansa.console import say
 from hansa.errors import UserError
 from hansa.task import Site, Task, collate
 from server.launch import new_run
@@ -36,7 +37,7 @@ def simulate_file(path: Path, *, resume: bool, run: str | None, overrides: Seque
     name = _which(runs, run) if resume else run or new_run(federation.name)
     history = run_shown(federation, runs, name, resume=resume)
     show(history, federation, console)
-    console.print(f"model and metrics: {runs / name}", highlight=False, soft_wrap=True)
+    say(console, f"model and metrics: {runs / name}")
 
 
 def run_shown(federation: Federation, runs: Path, run: str, *, resume: bool = False) -> History:
@@ -46,7 +47,7 @@ def run_shown(federation: Federation, runs: Path, run: str, *, resume: bool = Fa
         with ProgressBar(title, federation.rounds.rounds) as bar:
             return federation.run(runs, run, resume=resume, listeners=[bar])
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"interrupted; go on with --resume --run {run}", highlight=False, soft_wrap=True)
+        say(Console(stderr=True), f"interrupted; go on with --resume --run {run}")
         raise
 
 
@@ -54,7 +55,7 @@ def show(history: History, federation: Federation, console: Console) -> None:
     """The test metrics of a run, by site and together."""
     names = dict.fromkeys(name for sums in history.test.values() for name in sums if name != "loss")
     if not names:
-        console.print("no test rows: the model was not tested")
+        say(console, "no test rows: the model was not tested")
         return
     frame = comparison({type(federation.strategy).__name__: history.test}, tuple(names))
     for name in names:
@@ -66,8 +67,8 @@ def check(federation: Federation, console: Console) -> None:
     for name, source in federation.sources.items():
         site = Site(name, federation.seed, source)
         train, test = federation.task.train_data(site), federation.task.test_data(site)
-        console.print(f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
-    console.print(f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
+        say(console, f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
+    say(console, f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
 
 
 def try_model(federation: Federation) -> None:

@@ -13,6 +13,7 @@ from sklearn.datasets import load_breast_cancer
 from clients.report import SiteReport
 from hansa.appfiles import app_digest, app_files
 from hansa.config import load
+from hansa.console import say
 from hansa.errors import RunFailed, UserError
 from hansa.metrics import Sums
 from server.command import start
@@ -50,16 +51,16 @@ def run(folder: Path) -> None:
     apps = {name: write_app(folder / "apps" / name.lower(), keys) for name, keys in STRATEGIES.items()}
     consortium = Consortium(folder / "consortium", list(BreastCancer().sites()))
     write_hospitals(consortium, list(apps.values()))
-    _say(
+    say(
         console,
         f"a consortium of four hospitals in {folder}; there is no secure aggregation yet: the server sees updates",
     )
     runs = {name: new_run(name.lower()) for name in apps}
     with consortium:
-        _say(console, "the server and four hospitals are up, over TLS; each hospital has its own rows")
+        say(console, "the server and four hospitals are up, over TLS; each hospital has its own rows")
         for name, app in apps.items():
             start(app, consortium.server, name=runs[name], detach=False, console=console)
-    _say(console, "everything is stopped; now what they could do alone, and with all rows in one place")
+    say(console, "everything is stopped; now what they could do alone, and with all rows in one place")
     frames = {name: Store(consortium.server / "runs" / FILE).frame(run) for name, run in runs.items()}
     deployed = {
         name: {site: reported(consortium.site(site), run) for site in consortium.sites} for name, run in runs.items()
@@ -68,7 +69,7 @@ def run(folder: Path) -> None:
     for metric in METRICS:
         console.print(as_rich(frame, metric, f"test {metric} in %"))
     write_report(folder / "report", "Four hospitals, one model", frame, frames, NOTE)
-    _say(console, f"report: {folder / 'report' / 'report.md'}")
+    say(console, f"report: {folder / 'report' / 'report.md'}")
 
 
 def write_app(folder: Path, strategy: str) -> Path:
@@ -115,7 +116,3 @@ def _baselines(federation: Federation) -> Mapping[str, Scores]:
         "centralised": centralised(federation),
         "majority class": majority(federation),
     }
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
