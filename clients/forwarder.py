@@ -18,6 +18,7 @@ from pathlib import Path
 from clients.dial import Way, way
 from clients.proxy import Refused
 from clients.sitefile import load_site_file
+from hansa.errors import UserError
 from hansa.files import write_atomically
 from hansa.fresh import Fresh
 from hansa.identity import make_authority, make_server
@@ -172,4 +173,7 @@ async def serve(folder: Path, node: int, session: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    try:
+        asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    except (UserError, OSError) as problem:
+        sys.exit(f"error: {problem}")

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from hansa.address import split
+from hansa.errors import UserError
 from hansa.routes import FLEET, session_label
 from hansa.splice import LIMIT, Stream, keep_alive
 from hansa.startup import SERVER_FILE
@@ -84,7 +85,7 @@ class Gate:
             self._waiting.pop(stream, None)
             await self._send_on(stream, first, name, caller)
         except NoName as reason:
-            self.note(caller, f"{reason}; only sites of this consortium have a way in here")
+            self.note(caller, f"{reason}; if it is a site of ours, its site.toml needs [network] gate = true")
         except (OSError, EOFError, TimeoutError):
             pass  # it is gone, or too slow; or what it asked for is down, and it will try again
         finally:
@@ -152,4 +153,7 @@ async def serve(folder: Path, listen: Address, superlink: Address) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), split(sys.argv[2]), split(sys.argv[3])))
+    try:
+        asyncio.run(serve(Path(sys.argv[1]), split(sys.argv[2]), split(sys.argv[3])))
+    except (UserError, OSError) as problem:
+        sys.exit(f"error: {problem}")

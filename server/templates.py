@@ -13,8 +13,12 @@ SERVER_TOML = """\
 # The server of %(name)s. A "#" without a space before a key: it is not in force.
 
 [server]
+# One port by which all sites come in, and the server's host as they reach it. A gate there asks for a site's
+# certificate, and lets through only what a site has to say. With it, leave session and announce out.
+#public = "0.0.0.0:443"
+#name = "fl.example.org"
 # Where the sites' Flower nodes come in. Flower's control interface is at the same port and asks nobody who they are:
-# keep it on loopback, and put a proxy in front that lets only /v1/fleet/ through, by TLS or a tunnel.
+# keep it on loopback. Without public, put a proxy in front that lets only /v1/fleet/ through, by TLS or a tunnel.
 flower = "%(flower)s"
 # Where the sites' sessions come in, which carry the updates. They ask for a site's certificate.
 %(session)s
@@ -39,6 +43,10 @@ name = "%(name)s"
 server = "%(server)s"
 # Where the sessions go; left out, the server says so in its invitation.
 #session = "fl.example.org:9093"
+
+[network]
+gate = false             # true: server is the server's public port, by which everything goes
+#proxy = "http://user:password@proxy:3128"    # on the way to it; or by the variable HANSA_PROXY
 
 # An app is code, and it reads the rows: read it, then allow it by the line that `hansa digest APP` prints.
 [apps]
