@@ -4,7 +4,6 @@ Orders and answers are lines of JSON over a socket; vectors and uploads are file
 """
 
 import base64
-import ctypes
 import json
 import os
 import signal
@@ -17,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from clients.failures import LINES, Failure
+from hansa.processes import die_with_parent
 from hansa.wire.link_pb2 import Plan, Result
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class ChildDied(RuntimeError):
@@ -61,7 +59,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_set_apart,
             )
         self._socket, self._lines = ours, ours.makefile("rb")
         try:
@@ -117,7 +115,7 @@ class Child:
         return answer
 
 
-def _die_with_parent() -> None:
-    """Runs in the new process, before the program."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _set_apart() -> None:
+    """Runs in the new process, before the program: Ctrl-C is not for it."""
+    die_with_parent(signal.SIGKILL)
     os.setpgid(0, 0)

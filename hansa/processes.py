@@ -4,6 +4,7 @@ A supervisor gives its children a mark, which their children inherit and nobody 
 was killed is found again, whatever became of its process ids.
 """
 
+import ctypes
 import fcntl
 import os
 import signal
@@ -16,6 +17,7 @@ from hansa.errors import UserError
 
 MARK = "HANSA_SUPERVISOR"  # the variable that holds the mark
 _PROC = Path("/proc")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def marked(mark: str) -> dict[int, int]:
@@ -74,6 +76,11 @@ def end(mark: str, grace: float) -> int:
         send(signal.SIGKILL, left)
         time.sleep(0.05)
     return len(found)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Called in a new process before its program: the signal comes when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ Everything happens in the main thread, in `Supervisor.wait`. Programs write to t
 and the sessions they hold outlive a killed supervisor; the next one on the folder ends them first.
 """
 
-import ctypes
 import json
 import os
 import secrets
@@ -22,15 +21,13 @@ from typing import Any, Self
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.logs import Log
-from hansa.processes import MARK, end, in_session, marked, only_one, send, started
+from hansa.processes import MARK, die_with_parent, end, in_session, marked, only_one, send, started
 
 TICK = 0.05  # seconds between two looks at the programs
 QUICK = 10.0  # seconds: a program that ends sooner after its start has failed to start
 TRIES = 5  # failures to start, one after the other, after which a supervisor gives up
 EXCUSED = 2.0  # seconds until a program is tried again whose end was no failure
 FORCE = 4.0  # seconds after which a stop is forced
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Child:
     def _tie_to_parent(self) -> None:
         """Runs in the new process, before the program."""
         if self.program.orphaned is not None:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, self.program.orphaned)
+            die_with_parent(self.program.orphaned)
 
 
 class Stopping(Exception):
