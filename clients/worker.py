@@ -44,10 +44,8 @@ class Worker:
     """
 
     def __init__(self, app: Path, folder: Path, run: str) -> None:
-        self.config, self.file = (
-            load(app / FEDERATION, without=["data", "simulation"]),
-            load_site_file(folder / SITE_FILE),
-        )
+        self.config = load(app / FEDERATION, without=["data", "simulation"])
+        self.file = load_site_file(folder / SITE_FILE)
         self.folder, self.run = folder, run
         head = self.config.table("federation", FederationTable)
         self.task: Task = load_class(head.task, app, Task, "task")()
