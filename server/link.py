@@ -264,9 +264,9 @@ class Links:
 
     def _out(self, session: _Session) -> Turned | None:
         """Why a session's certificate counts no longer, if it does not."""
-        (certificate,) = session.context.auth_context()["x509_pem_cert"]
+        shown: Iterable[bytes] = session.context.auth_context()["x509_pem_cert"]  # type: ignore[assignment]
         try:
-            out = fingerprint(certificate) in self._revoked()
+            out = fingerprint(next(iter(shown))) in self._revoked()
         except UserError:  # nobody knows who is out
             return turned(
                 "certificate", "the server's list of revoked certificates is damaged; its operator must mend it"

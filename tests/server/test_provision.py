@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key, lo
 from clients.sitefolder import open_site_folder
 from hansa.cli import main
 from hansa.errors import UserError
+from hansa.routes import CONTROL, FLEET, session_name
 from hansa.startup import read_roster, read_startup
 from server.provision import Founding, provision
 from server.serverfile import load_server_file
@@ -75,7 +76,9 @@ def shake_hands(server: Path, client: Path, host: str = "localhost") -> tuple[ss
     return ends
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "fl.example.org", "192.0.2.7"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "fl.example.org", "192.0.2.7", FLEET, CONTROL, session_name("a run")]
+)
 def test_a_site_and_the_server_know_each_other(heart: Path, host: str) -> None:
     server, _ = shake_hands(heart / "server", heart / "sites" / "boston", host)
     names = (server.getpeercert() or {})["subjectAltName"]
