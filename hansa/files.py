@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room: on the disk, by a quota, by a limit
@@ -20,6 +22,17 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Gives a temporary name to write a file under; it is synced to disk, and only then gets its own."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    yield temporary
+    with open(temporary, "rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_folder(path.parent)

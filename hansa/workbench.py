@@ -1,15 +1,19 @@
 """A task's model, made once, and what of it is shared."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from hansa.files import whole
 from hansa.layout import Layout
 from hansa.records import Vectors
 from hansa.seeds import seeded
 from hansa.task import Task
 
+MODEL = "model.safetensors"  # its name in a run's folder
 LOCAL, LOCAL_COUNTERS = "local.floats", "local.counters"  # the layers that a site keeps to itself, in its memory
 
 
@@ -34,6 +38,11 @@ class Workbench:
         self.local.write(local[LOCAL], self.model)
         self.local.write_counters(local[LOCAL_COUNTERS], self.model)
         return self.model
+
+    def save(self, params: Tensor, counters: Tensor, path: Path) -> None:
+        """Writes the model of shared floats [P] and counters [C] as safetensors, whole or not at all."""
+        with whole(path) as temporary:
+            save_model(self.load(params, counters, {}), str(temporary))
 
     def keep_local(self, memory: Vectors) -> Vectors:
         """The memory with the model's local layers, where there are any."""

@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors.torch import save_model
 
 from hansa.address import join, split
-from hansa.appfiles import app_files
+from hansa.appfiles import FEDERATION, app_files
 from hansa.config import Config, load
 from hansa.device import using_threads
 from hansa.errors import RunFailed, UserError
-from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.files import write_atomically
-from hansa.metrics import values
 from hansa.records import ServerState
 from hansa.routes import session_name
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
@@ -31,11 +28,11 @@ from hansa.tables import FederationTable
 from hansa.task import Task
 from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Over, ServerFrame
-from hansa.workbench import Workbench
+from hansa.workbench import MODEL, Workbench
 from server.checkpoint import Checkpoints, Progress, RunLock
 from server.config import RoundsTable, count
 from server.deployed import LinkedCohort
-from server.events import Event, Listener, Values
+from server.events import Event, Listener
 from server.folders import made, write_folder
 from server.hello import Terms, token
 from server.launch import announce
@@ -43,6 +40,7 @@ from server.link import Identity, Links
 from server.recorder import Recorder, ending
 from server.revoked import Revoked
 from server.run import Outcome, Run
+from server.score import scorer
 from server.serverfile import ServerFile, load_server_file
 from server.sessions import SESSION
 from server.store import FILE, State, Store
@@ -52,7 +50,6 @@ ADOPT = 5.0  # seconds that a resumed run leaves to sessions that are still aliv
 ASSEMBLE = 60.0  # seconds that the first round waits for all sites, where the quorum is there
 LOOK = 1.0  # seconds between two looks at who is missing
 DRAIN = 3.0  # seconds that the sites get to answer for good at the end
-MODEL = "model.safetensors"
 THREADS = 1  # of torch: adding up is quick, and a second thread is one more to wait for
 ENGINE, HARDWARE = "deployed", "sites"  # what the run store says of where a deployed run is computed
 
@@ -107,7 +104,7 @@ class Serving:
         self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
         self.sites = [member.name for member in read_roster(seat.folder).sites]
         self.store = Store(seat.folder / "runs" / FILE, held=True)
-        self.config: Config = load(_kept(app, seat.home / "app") / "federation.toml", without=["simulation"])
+        self.config: Config = load(_kept(app, seat.home / "app") / FEDERATION, without=["simulation"])
         head = self.config.table("federation", FederationTable)
         self.task: Task = load_class(head.task, self.config.folder, Task, "task")()
         self.strategy, self.seed, self.name = self.config.table("strategy", Strategy), head.seed, head.name
@@ -179,14 +176,13 @@ class Serving:
             for listener in listeners:
                 listener(event)
 
-        score = None if self.task.server_data() is None else self._score
-        hyper = self.config["training"].hyper
+        score, hyper = scorer(self.task, self.bench), self.config["training"].hyper
         run = Run(self.seat.run, self.seed, self.rounds, hyper, strategy, cohort, checkpoints, tell, score)
         with self._inviting(links):
             self._assemble(links)
             outcome = run.go(state, progress)
         self.store.export(self.seat.run, self.seat.home)
-        save_model(self.bench.load(outcome.state.params, outcome.state.counters, {}), str(self.seat.home / MODEL))
+        self.bench.save(outcome.state.params, outcome.state.counters, self.seat.home / MODEL)
         return outcome
 
     def _assemble(self, links: Links) -> None:
@@ -241,11 +237,6 @@ class Serving:
     def _note(self, line: str) -> None:
         self.say(line)
         self.store.event(self.seat.run, "site", line)
-
-    def _score(self, state: ServerState) -> Values:
-        rows, model = self.task.server_data(), self.bench.load(state.params, state.counters, {})
-        assert rows is not None
-        return values(evaluate(self.task, model, rows, EVALUATION_ROWS, self.bench.device))
 
     def _close(self, links: Links, line: str) -> None:
         """Tells every site that the run is over."""

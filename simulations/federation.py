@@ -6,23 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors.torch import save_model
-
 from clients.config import TrainingTable
 from clients.memory import MemoryInRam, MemoryOnDisk
 from clients.site import SiteHalf
 from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
-from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import Sums, values
 from hansa.records import Plan, Reply, ServerState
 from hansa.task import Site, Source, Task
-from hansa.workbench import Workbench
+from hansa.workbench import MODEL, Workbench
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
-from server.events import Event, Listener, Scored, Values
+from server.events import Event, Listener, Scored
 from server.recorder import Recorder, ending
 from server.run import Outcome, Run
+from server.score import scorer
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.engine import LoopEngine
@@ -124,9 +122,8 @@ class Simulation:
         engine = LoopEngine(self.halves, parts, layout, what.stragglers, self._site_report)
         if start is None:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
-        rows = what.task.server_data()
-        score = None if rows is None else self._score_at_server
-        one = Run(run, what.seed, what.rounds, what.training.hyper, strategy, engine, keeper, self.tell, score)
+        score, hyper = scorer(what.task, self.bench), what.training.hyper
+        one = Run(run, what.seed, what.rounds, hyper, strategy, engine, keeper, self.tell, score)
         return one.go(*start)
 
     def tell(self, event: Event) -> None:
@@ -140,7 +137,7 @@ class Simulation:
         history = History(run, outcome.state, outcome.round, outcome.early, self.bench, self.test, frame)
         if self.folder is not None:
             store.export(run, self.folder)
-            save_model(history.model(), str(self.folder / "model.safetensors"))
+            self.bench.save(outcome.state.params, outcome.state.counters, self.folder / MODEL)
         return history
 
     def _half(self, name: str, source: Source | None) -> SiteHalf:
@@ -156,10 +153,3 @@ class Simulation:
             sums = {n.removeprefix(f"{split}/"): s for n, s in reply.sums.items() if n.startswith(f"{split}/")}
             if sums:
                 self.tell(Scored(at, split, reply.site, values(sums)))  # type: ignore[arg-type]
-
-    def _score_at_server(self, state: ServerState) -> Values:
-        bench, rows = self.bench, self.what.task.server_data()
-        assert rows is not None
-        return values(
-            evaluate(self.what.task, bench.load(state.params, state.counters, {}), rows, EVALUATION_ROWS, bench.device)
-        )
