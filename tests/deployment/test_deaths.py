@@ -60,7 +60,7 @@ def test_a_run_whose_server_process_is_killed_goes_on_with_the_same_sites(federa
     federation.finished(run)
     after = federation.store.frame(run).query("round < 4")
     pd.testing.assert_frame_equal(before, after, check_exact=True)
-    assert "its process died; start 2 goes on" in federation.events(run)
+    assert "its process was gone; start 2 goes on" in federation.events(run)
     assert federation.rounds(run)["round"].tolist() == list(range(1, 11))
     federation.assert_as_simulated(run, app)
 
