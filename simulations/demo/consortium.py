@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from hansa.errors import RunFailed, UserError
+from hansa.startup import SITE_FILE
 from server.command import control
 from server.flower import Refused, Unreachable
 from server.provision import Founding, provision
@@ -42,7 +43,7 @@ class Consortium:
 
     def write_site(self, name: str, tables: Mapping[str, str]) -> None:
         """Settles tables of a site.toml: their keys, as text."""
-        path = self.site(name) / "site.toml"
+        path = self.site(name) / SITE_FILE
         kept, skipping = [], False
         for line in path.read_text().splitlines():
             if line.startswith("["):

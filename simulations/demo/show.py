@@ -11,7 +11,7 @@ from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 
 from clients.report import SiteReport
-from hansa.appfiles import app_digest, app_files
+from hansa.appfiles import FEDERATION, app_digest, app_files
 from hansa.config import load
 from hansa.console import say
 from hansa.errors import RunFailed, UserError
@@ -75,7 +75,7 @@ def run(folder: Path) -> None:
 def write_app(folder: Path, strategy: str) -> Path:
     """An app's folder: the demo's task and federation.toml, with another [strategy]."""
     shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    toml = folder / "federation.toml"
+    toml = folder / FEDERATION
     toml.write_text(toml.read_text().replace('name = "fedavg"', strategy))
     return folder
 
@@ -107,7 +107,7 @@ def reported(site: Path, run: str) -> Sums:
 def simulated(app: Path, consortium: Consortium) -> Federation:
     """The same federation for the baselines, on the hospitals' own files."""
     rows = str(consortium.folder.resolve() / "sites" / "{site}" / "rows.csv")
-    return federation_of(load(app / "federation.toml", [f"data.csv={json.dumps(rows)}"]))
+    return federation_of(load(app / FEDERATION, [f"data.csv={json.dumps(rows)}"]))
 
 
 def _baselines(federation: Federation) -> Mapping[str, Scores]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hansa.appfiles import FEDERATION
 from hansa.config import load
 from hansa.errors import UserError
 from hansa.tables import A_NAME, is_name
@@ -61,7 +62,7 @@ def init(folder: Path, csv: Path | None, target: str | None, sites: int | None, 
             path = Path(os.path.relpath(csv.resolve(), folder.resolve())).as_posix()
             _write(at, name, found, path, DEALT.format(sites=_checked(csv, found, sites)))
         at.chmod(0o755)  # what was made in secret is nobody's secret
-        federation = federation_of(load(at / "federation.toml"))  # reads the rows, so that what is wrong is said now
+        federation = federation_of(load(at / FEDERATION))  # reads the rows, so that what is wrong is said now
         for source in federation.sources.values():
             if source is not None:
                 source.split("train")
@@ -102,9 +103,9 @@ def data_table(found: Proposal, csv: str) -> str:
 def _write(at: Path, name: str, found: Proposal, csv: str, simulation: str) -> None:
     """The files of an app whose rows are at a path relative to it."""
     shutil.copytree(HERE / "app", at, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("README.md", "federation.toml", "pyproject.toml"):
+    for file in ("README.md", FEDERATION, "pyproject.toml"):
         (at / file).write_text((at / file).read_text().replace("starter", name, 1))
-    with (at / "federation.toml").open("a", encoding="utf-8") as toml:
+    with (at / FEDERATION).open("a", encoding="utf-8") as toml:
         toml.write(data_table(found, csv) + simulation)
     inputs = sum(len(found.categories.get(one, "1")) for one in found.features)
     constants: dict[str, Any] = {
