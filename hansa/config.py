@@ -20,7 +20,8 @@ from hansa.errors import UserError
 from hansa.words import spoken
 
 T = TypeVar("T")
-PASSWORD = re.compile(r"(://[^:/@\s\"']*:)[^@\s\"']*@")  # in a URL
+# In a URL: before the host, or among what stands behind it.
+PASSWORD = re.compile(r"(://[^:/@\s\"']*:)[^@\s\"']*(?=@)|((?i:[?&](?:password|passwd|pwd|token|secret)=))[^&\s\"']*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ def load(path: Path, overrides: Sequence[str] = (), without: Collection[str] = (
     document, points = Document(path, overrides), sorted(registered("hansa.tables").items())
     owners = {name: None if name in without else load_point(point, "table") for name, point in points}
     tables = checked(document, owners, needed={"federation"})
-    config = Config(path, PASSWORD.sub(r"\1***@", document.text), tables, _digest(tables, document.tables))
+    config = Config(path, PASSWORD.sub(r"\1\2***", document.text), tables, _digest(tables, document.tables))
     for name, table in tables.items():
         for problem in getattr(table, "check", _no_check)(config):
             document.add(problem, name)

@@ -317,6 +317,14 @@ def test_a_password_is_not_repeated_by_an_override(tmp_path: Path) -> None:
     assert "hunter2" not in "".join(lines)
 
 
+@pytest.mark.parametrize("url", ["postgresql://ann:{}@db/x", "mssql://db/x?PWD={}&driver=x", "db://ann:{}@h?token={}"])
+def test_a_password_does_not_stand_in_the_text_that_is_kept(tmp_path: Path, url: str) -> None:
+    data = f'[data]\nsql = "{url}"\nquery = "SELECT * FROM t ORDER BY id"\ntarget = "y"\n'
+    path = write(tmp_path, BASE + data.replace("{}", "S3CRET"))
+    assert load(path).text == BASE + data.replace("{}", "***")
+    assert "S3CRET" not in load(path, [f"data.sql={url.format('S3CRET', 'S3CRET')}"]).text
+
+
 def test_bad_toml_is_one_line_with_line_and_column(tmp_path: Path) -> None:
     (line,) = problems(write(tmp_path, "[training]\nlr = = 1\n"))
     assert line == "federation.toml: not TOML: invalid value (at line 2, column 6)"
