@@ -19,7 +19,7 @@ from clients.dial import Way, way
 from clients.proxy import Refused
 from clients.sitefile import load_site_file
 from hansa.errors import UserError
-from hansa.files import write_atomically
+from hansa.files import write_atomically, write_private
 from hansa.fresh import Fresh
 from hansa.identity import make_authority, make_server
 from hansa.routes import FLEET
@@ -43,8 +43,7 @@ def write_local(folder: Path) -> Path:
     pair = make_server(authority, [HOST], now)
     path = folder / LOCAL_PAIR
     path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(pair.certificate + pair.key)
+    write_private(path, pair.certificate + pair.key)
     write_atomically(folder / LOCAL_CA, authority.certificate)
     return folder / LOCAL_CA
 

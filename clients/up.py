@@ -2,11 +2,9 @@
 
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +14,16 @@ from clients.dial import SESSIONS, way
 from clients.entry import write_entry
 from clients.forwarder import HOST, write_local
 from clients.sitefolder import SiteFolder, open_site_folder
-from hansa.flower import environment, program, shown
+from hansa.files import write_private
+from hansa.flower import environment, free_port, port_taken, program, shown
 from hansa.processes import command_of
-from hansa.startup import CA, NODE_KEY
+from hansa.startup import CA, NODE_KEY, SUPEREXEC_SECRET
 from hansa.supervise import Program, Supervisor
 
 LOOK = 0.5  # seconds between two looks at the run's process
 GRACE = 2.0  # seconds from the end of a run's process until its answer must have left
 UNSEEN = 10.0  # seconds in which a run's process must have been seen, else it died between two looks
 HELD = 60  # seconds for which a server holds the connection of a node that was killed
-TAKEN = "address already in use"
 
 Say = Callable[[str], None]
 
@@ -47,7 +45,7 @@ def up(folder: Path, say: Say) -> None:
     env = {**environment(folder / "flower", site.file.flower.telemetry), "HANSA_SITE": str(folder)}
     env["PATH"] = os.pathsep.join([write_entry(folder / "run" / "bin"), env["PATH"]])
     door = Door(site.file.site.server, folder / CA)
-    ports = (_free_port(), _free_port())
+    ports = (free_port(), free_port())
     if site.file.network.gate:
         proxy = way(site.file).proxy
         door = Door(f"{HOST}:{ports[0]}", write_local(folder))
@@ -71,12 +69,12 @@ class Door:
 
 def _serve(supervisor: Supervisor, site: SiteFolder, door: Door) -> None:
     """Runs both processes until they must both be started anew: their port is taken, or a run's process has died."""
-    ears, port = NodeLog(site.name, site.file.site.server), _free_port()
+    ears, port = NodeLog(site.name, site.file.site.server), free_port()
     secret = _new_secret(supervisor.folder / "run")
     node = supervisor.start(_node(site, door, port, secret, ears))
     starter = supervisor.start(_starter(port, secret))
     seen, gone = False, 0.0  # whether the run's process was seen, when it was first missed
-    while not any(TAKEN in line.lower() for line in node.last_words):
+    while not port_taken(node.last_words):
         supervisor.wait(LOOK)
         here = any("flwr-clientapp" in part for pid in supervisor.members(starter) for part in command_of(pid)[:6])
         seen = ears.busy and (seen or here)
@@ -148,16 +146,7 @@ def _starter(port: int, secret: Path) -> Program:
 
 def _new_secret(folder: Path) -> Path:
     """By which the two processes know each other: without it, any user of this machine may take the run's place."""
-    path = folder / "superexec.secret"
-    with suppress(FileNotFoundError):
-        path.unlink()
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(32))
+    path = folder / SUPEREXEC_SECRET
+    path.unlink(missing_ok=True)
+    write_private(path, secrets.token_bytes(32))
     return path
-
-
-def _free_port() -> int:
-    """One that is free just now; Flower refuses port 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

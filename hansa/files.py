@@ -27,6 +27,14 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
     sync_folder(path.parent)
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Writes a file that is not there yet, for its owner's eyes only, and syncs it to disk."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Gives a temporary name to write a file under; it is synced to disk, and only then gets its own."""

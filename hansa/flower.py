@@ -2,7 +2,9 @@
 
 import os
 import re
+import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -47,6 +49,23 @@ def environment(home: Path, telemetry: bool) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def free_port(host: str = "127.0.0.1", port: int = 0) -> int:
+    """One that is free just now, or the one given if it is: Flower refuses port 0.
+
+    Raises:
+        OSError: it is taken, or the host is none of this machine's.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+
+
+def port_taken(last_words: Iterable[str]) -> bool:
+    """Whether a program ended because another one has its port."""
+    return any("address already in use" in line.lower() for line in last_words)
 
 
 def shown(line: str) -> str | None:

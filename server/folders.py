@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from hansa.files import sync_folder
+from hansa.files import sync_folder, write_private
 
 
 @contextmanager
@@ -27,9 +27,5 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes files that are not there yet, for their owner's eyes only, and syncs them to disk."""
     folder.mkdir(mode=0o700, exist_ok=True)
     for name, content in files.items():
-        handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_private(folder / name, content)
     sync_folder(folder)

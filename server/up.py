@@ -1,6 +1,5 @@
 """What `hansa server up` does: keeps Flower's two processes of the server machine running, and its runs going."""
 
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from signal import SIGINT, SIGTERM
 
 from hansa.address import as_ip, is_loopback, join, split
 from hansa.errors import RunFailed, UserError
-from hansa.flower import environment, program, shown
+from hansa.flower import environment, free_port, port_taken, program, shown
 from hansa.roster import Roster
 from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
 from hansa.supervise import Child, Program, Supervisor
@@ -80,7 +79,7 @@ def _superlink(supervisor: Supervisor, file: ServerFile, ca: bytes) -> Iterator[
     """Starts the SuperLink, and what starts the runs for it."""
     host, port = split(file.server.flower)
     for _ in range(PORTS if port == 0 else 1):
-        at = port or _free_port(host)
+        at = port or free_port(host)
         address = join(_reached(host), at)
         link = supervisor.start(_link(supervisor.folder, host, at))
         with Control(address, ca) as control:
@@ -97,7 +96,7 @@ def _answers(supervisor: Supervisor, control: Control, link: Child) -> bool:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         supervisor.wait(0.1)
-        if any("address already in use" in line.lower() for line in link.last_words):
+        if port_taken(link.last_words):
             return False
         with suppress(Unreachable, Refused):
             control.nodes()
@@ -129,21 +128,13 @@ def _start_gate(supervisor: Supervisor, public: str, superlink: str) -> str:
     """
     host, port = split(public)
     try:
-        at = join(host, _free_port(host, port))
+        at = join(host, free_port(host, port))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UserError(f"server.toml [server] public: cannot listen on {public}: {reason}") from None
     command = [sys.executable, "-P", "-m", "server.gate", str(supervisor.folder), at, superlink]
     supervisor.start(Program("Gate", command))
     return at
-
-
-def _free_port(host: str, port: int = 0) -> int:
-    """One that is free just now; Flower refuses port 0."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-        return int(probe.getsockname()[1])
 
 
 def _reached(host: str) -> str:
