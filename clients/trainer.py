@@ -67,8 +67,7 @@ class Trainer:
         for batch in batches:
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
                 mean = loss(model, batch) if loss else self.task.loss(*self.task.forward(model, batch))
-            steps.take(mean)
-            if scheduler is not None:
+            if steps.take(mean) and scheduler is not None:
                 scheduler.step()
         sums = {"loss": ratio(steps.loss_sum, steps.tried)} if steps.tried else {}
         delta = self.layout.read(model).sub_(self.anchor)
@@ -88,8 +87,8 @@ class _Steps:
         self.taken, self.tried, self.lr_sum, self.buffer = 0, 0, 0.0, 0.0
         self.loss_sum = torch.zeros((), device=trainer.device)
 
-    def take(self, loss: Tensor) -> None:
-        """One step from a batch's mean loss."""
+    def take(self, loss: Tensor) -> bool:
+        """One step from a batch's mean loss; False where the loss scaler left it out."""
         if loss.dim():
             raise UserError(f"task: the loss must be one number, the batch's mean; its shape is {tuple(loss.shape)}")
         grads = torch.autograd.grad(self.scaler.scale(loss), self.parameters, allow_unused=True)
@@ -106,10 +105,11 @@ class _Steps:
         self.tried += 1
         self.loss_sum += loss.detach()
         if self.scaler.get_scale() < scale:
-            return  # infinite gradients under float16: the scaler left the step out
+            return False  # infinite gradients under float16
         self._count()
         if self.hooks is not None and self.hooks.follows:
             self.hooks.follow()
+        return True
 
     def _count(self) -> None:
         """What this step adds to `LocalRun.lr_sum`: torch's SGD buffer for a constant gradient of 1, times lr."""

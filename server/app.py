@@ -17,11 +17,13 @@ from hansa.appfiles import FEDERATION, app_files
 from hansa.config import load
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
+from hansa.startup import SERVER_FILE
 from hansa.tables import FederationTable, is_name
 from server.arrivals import one_line
 from server.command import check_app, control, home_of_new
 from server.flower import Control, Refused, Unreachable, bundle
 from server.launch import APP, Launch, launching, new_run, read_launch, write_launch
+from server.serverfile import load_server_file
 from server.serving import Seat, Serving
 
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
@@ -30,8 +32,6 @@ ELSEWHERE = (
     "failed: no server is here. To run this app on this machine, use `hansa simulate`; to run it on sites, give it to "
     "the SuperLink of a `hansa server up`"
 )
-TTL = 30 * 86_400.0  # seconds that an invitation stands; the run's end answers it
-
 app = ServerApp()
 
 
@@ -42,10 +42,11 @@ class FlowerInviter:
         grid: of the run.
         control: of the SuperLink: it knows which node is whose.
         say: gets a line for the run's log.
+        longest: seconds that a run may take, and an invitation stands.
     """
 
-    def __init__(self, grid: Grid, control: Control, say: Callable[[str], None]) -> None:
-        self.grid, self.control, self.say = grid, control, say
+    def __init__(self, grid: Grid, control: Control, say: Callable[[str], None], longest: float) -> None:
+        self.grid, self.control, self.say, self.longest = grid, control, say, longest
         self.open: dict[str, str] = {}  # message -> site, not answered yet
         self.declined: dict[str, str] = {}  # see Inviter
         self._again: dict[str, float] = {}  # site that declined -> when it is asked again
@@ -60,7 +61,7 @@ class FlowerInviter:
             for node in self.control.nodes():
                 if node.online and node.name not in invited:
                     record = RecordDict({"invitation": ConfigRecord(dict(invitation(node.name, node.id)))})
-                    message = Message(record, dst_node_id=node.id, message_type="train", ttl=TTL)
+                    message = Message(record, dst_node_id=node.id, message_type="train", ttl=self.longest)
                     self.open.update(dict.fromkeys(self.grid.push_messages([message]), node.name))
                     self.say(f"{node.name} is invited")
 
@@ -104,7 +105,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         seat = seated(folder, context.run_config, context.run_id, delivered())
         with control(folder) as link:
-            Serving(delivered(), seat, FlowerInviter(grid, link, say), say).serve()
+            longest = load_server_file(folder / SERVER_FILE).runs.max_duration
+            Serving(delivered(), seat, FlowerInviter(grid, link, say, longest), say).serve()
     except (UserError, RunFailed) as error:
         say(f"failed: {error}")
 

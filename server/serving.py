@@ -7,6 +7,7 @@ import json
 import secrets
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from hansa.workbench import MODEL, Workbench
 from server.checkpoint import Checkpoints, Progress, RunLock
 from server.config import RoundsTable, count
 from server.deployed import LinkedCohort
-from server.events import Event, Listener
+from server.events import Event, Listener, RoundCommitted
 from server.folders import made, write_folder
 from server.hello import Terms, token
 from server.launch import announce
@@ -99,7 +100,7 @@ class Serving:
     """
 
     def __init__(self, app: Path, seat: Seat, inviter: Inviter, say: Callable[[str], None]) -> None:
-        self.seat, self.inviter, self.say = seat, inviter, say
+        self.seat, self.inviter, self.say, self.began = seat, inviter, say, time.monotonic()
         seat.home.mkdir(parents=True, exist_ok=True)
         self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
         self.sites = [member.name for member in read_roster(seat.folder).sites]
@@ -170,7 +171,7 @@ class Serving:
         parts = strategy.parts(shared.size, shared.n_parameters)
         cohort = LinkedCohort(links, self.sites, parts, shared, self.rounds.deadline, say=self._note)
         state, progress = start or (strategy.start(*self.bench.start, shared.n_parameters), Progress())
-        listeners: list[Listener] = [Recorder(self.store, self.seat.run), cohort.hear]
+        listeners: list[Listener] = [Recorder(self.store, self.seat.run), cohort.hear, self._in_time]
 
         def tell(event: Event) -> None:
             for listener in listeners:
@@ -193,6 +194,7 @@ class Serving:
         """
         began, quorum = time.monotonic(), count(self.rounds.quorum, len(self.sites))
         while True:
+            self._check_time()
             here, declined = links.present(), dict(self.inviter.declined)
             if here | declined.keys() >= set(self.sites) and len(here) >= quorum:
                 break
@@ -204,6 +206,16 @@ class Serving:
             time.sleep(LOOK / 10)
         self.say(f"{len(here)} of {len(self.sites)} sites are here")
 
+    def _in_time(self, event: Event) -> None:
+        """Listens to the run: it ends with the round in which its time is over."""
+        if isinstance(event, RoundCommitted):
+            self._check_time()
+
+    def _check_time(self) -> None:
+        longest = self.file.runs.max_duration
+        if time.monotonic() - self.began > longest:
+            raise RunFailed(f"the run has taken longer than {longest:g} s, [runs] max_duration in {SERVER_FILE}")
+
     @contextmanager
     def _inviting(self, links: Links) -> Iterator[None]:
         """Invites whoever is missing, as long as the block lasts; a resumed run first waits for living sessions."""
@@ -214,7 +226,10 @@ class Serving:
                 done.wait(ADOPT)
             store, told = Store(self.store.path), dict[str, str]()
             while not done.is_set():
-                self.inviter.look(links.present(), self._invitation)
+                try:
+                    self.inviter.look(links.present(), self._invitation)
+                except Exception:  # our bug; whoever is missing must be invited all the same
+                    traceback.print_exc()
                 for site, why in self.inviter.declined.items() - told.items():
                     store.event(self.seat.run, "declined", f"{site} takes no part: {why}", level="warning")
                     told[site] = why

@@ -27,7 +27,7 @@ flower = "%(flower)s"
 [runs]
 heartbeat = 5            # between two signs of life
 orphan_after = 30        # that a site waits for a server that is gone
-max_duration = 604800    # of a run, after which it fails
+max_duration = 604800    # of one start of a run, after which it fails
 # Whether a run whose process died goes on by itself; else by hansa run --resume.
 auto_resume = true
 
