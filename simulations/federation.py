@@ -13,6 +13,7 @@ from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
 from hansa.metrics import Sums, values
 from hansa.records import Plan, Reply, ServerState
+from hansa.tables import A_NAME, is_name
 from hansa.task import Site, Source, Task
 from hansa.workbench import MODEL, Workbench
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
@@ -51,8 +52,9 @@ class Federation:
             UserError: bad input or data; a run to resume that is complete, unknown, or was started otherwise.
             RunFailed: too many rounds in a row did not count.
         """
+        if not is_name(run):
+            raise UserError(f"run {run!r}: a run's id must be {A_NAME}; choose another")
         store, folder = Store(runs / FILE), runs / run
-        folder.mkdir(parents=True, exist_ok=True)
         with RunLock(folder):
             checkpoints = Checkpoints(folder / "checkpoints")
             start = checkpoints.load() if resume else None

@@ -26,7 +26,8 @@ class ProgressBar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.bar.stop()
+        if self.console.is_terminal:
+            self.bar.stop()
 
     def __call__(self, event: Event) -> None:
         """Takes one event."""
@@ -42,7 +43,7 @@ class ProgressBar:
                     line = f"{self.title}: round {plan.round}/{self.rounds}, {len(result.sites)} sites"
                     self.console.print(line, highlight=False)
             case Note(level="warning", text=text):
-                self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
+                self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def as_text(values: Values) -> str:
