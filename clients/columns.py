@@ -1,6 +1,7 @@
 """What columns of a sheet mean: numbers, one-hot categories, the target, groups and dates. n rows."""
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from hansa.errors import UserError
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 MISSING, UNKNOWN = -1, -2
+NO_CLASS = 'is no class (0, 1, 2, ...); list the target\'s values in [data] classes, or set target_type = "number"'
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -77,9 +79,8 @@ def target(sheet: Sheet, table: DataTable) -> Integers | Floats:
     _refuse_infinite(sheet, name, values)
     if table.target_type == "number" or (table.target_type is None and numeric.dtype.kind not in "biu"):
         return values
-    if table.target_type == "class":
-        bad = (values < 0) | (values != np.floor(values))
-        refuse(sheet, name, bad, "is no class (0, 1, 2, ...); list the target's values in [data] classes")
+    bad = (values < 0) | (values != np.floor(values)) | (values >= 2**31)
+    refuse(sheet, name, bad, NO_CLASS)
     return values.astype(np.int64)
 
 
@@ -157,7 +158,10 @@ def _refuse_infinite(sheet: Sheet, name: str, values: Floats) -> None:
 
 def _to_numeric(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Numbers, NaN for what is none; times are none, though pandas would count their nanoseconds."""
-    return pd.to_numeric(column.astype(str) if column.dtype.kind in "mM" else column, errors="coerce")
+    try:
+        return pd.to_numeric(column.astype(str) if column.dtype.kind in "mM" else column, errors="coerce")
+    except OverflowError:  # an integer beyond float64
+        return pd.to_numeric(column.map(_as_float), errors="coerce")
 
 
 def _means_missing(column: "pd.Series[Any]", na: Sequence[Label]) -> Bools:
@@ -189,3 +193,5 @@ def _as_float(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
+    except OverflowError:
+        return math.inf

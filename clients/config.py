@@ -16,10 +16,10 @@ class TrainingTable(Table):
     drop_last: bool = False  # leave out an epoch's last batch when it is smaller
     num_workers: Annotated[int, Field(ge=0)] = 0  # processes that load rows; 0: none
     optimizer: str = "sgd"  # sgd, adam, adamw, or a name that Task.optimizer knows
-    lr: Annotated[float, Field(gt=0)] = 0.01
+    lr: Annotated[float, Field(gt=0, le=1e30)] = 0.01
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor a round
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # sgd only
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e30)] = 0.0
     clip_norm: Annotated[float, Field(gt=0)] | None = None  # L2 norm of a batch's gradient
     precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of the forward pass (autocast)
 

@@ -66,8 +66,8 @@ def valid_split(dataset: Dataset, fraction: float, seed: int, site: str) -> tupl
     Raises:
         UserError: the fraction is not at least 0 and below 1.
     """
-    if not 0 <= fraction < 1:
-        raise UserError(f"site {site!r}: valid_fraction = {fraction}; set it in the task to at least 0 and below 1")
+    if not isinstance(fraction, int | float) or not 0 <= fraction < 1:
+        raise UserError(f"site {site!r}: valid_fraction = {fraction!r}; set it in the task to at least 0 and below 1")
     chosen = choose(len(dataset), fraction, torch_generator(seed, site, "valid"), _groups(dataset))
     return take(dataset, ~chosen), take(dataset, chosen)
 

@@ -87,7 +87,9 @@ def _read(path: Path) -> str:
 def _parsed(file: str, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise UserError(f"{file}: not TOML: brackets stand too deep in one another") from error
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise UserError(f"{file}: not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
@@ -97,9 +99,11 @@ def _override(text: str) -> tuple[list[str], Any]:
     keys = [part.strip() for part in key.split(".")]
     if not equals or len(keys) < 2 or not all(keys):
         raise UserError(f"--set {key.strip()}: write table.key=value, e.g. --set training.lr=0.1")
+    if not re.fullmatch(r"[^\ud800-\udfff]*", value):  # bytes of the command line that were not UTF-8
+        raise UserError(f"--set {key.strip()}: the value is not UTF-8 text; write e.g. 0.1, true or [1, 2]")
     try:
         (parsed,) = tomllib.loads(f"value = {value}").values()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if value.strip()[:1] not in ("", '"', "'", "[", "{"):
             return keys, value.strip()
         raise UserError(f"--set {key.strip()}: the value is not TOML; write e.g. 0.1, true or [1, 2]") from error

@@ -79,7 +79,9 @@ A_NAME = "up to 64 letters, digits, dots, dashes and underscores, the first a le
 Name = Annotated[str, AfterValidator(_name)]  # of a federation or a site: fit for a file's name
 Device = Annotated[
     str,
-    Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description='"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'),
+    Field(
+        pattern=r"^(auto|cpu|cuda(:\d{1,3})?|mps)$", description='"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'
+    ),
 ]
 
 

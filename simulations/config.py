@@ -34,8 +34,10 @@ class SimulationTable(Table):
     partition: PartitionTable | None = None  # deals the dataset's pooled rows, those of [data], or the task's
     stragglers: Stragglers | None = None
     device: Device = "auto"
-    threads: Annotated[int, Field(ge=1)] = 1  # of torch; results repeat for the same number
-    runs: Annotated[str, Field(min_length=1)] = "runs"  # folder of the run store, relative to federation.toml
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1  # of torch; results repeat for the same number
+    runs: Annotated[str, Field(pattern=r"^[^\x00]+$", description="the path of a folder")] = (
+        "runs"  # folder of the run store, relative to federation.toml
+    )
 
     @model_validator(mode="after")
     def _sites_once(self) -> Self:

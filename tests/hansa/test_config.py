@@ -210,7 +210,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ),
     ("[simulation]\ndevice = 'gpu'", [f'[simulation] device: must be {DEVICE}; got "gpu"']),
     ("[simulation]\nthreads = 0", ["[simulation] threads: must be at least 1; got 0"]),
-    ("[simulation]\nruns = ''", ['[simulation] runs: must be at least 1 characters long; got ""']),
+    ("[simulation]\nruns = ''", ['[simulation] runs: must be the path of a folder; got ""']),
     # [data], alone and beside [simulation]
     ("[data]\ntarget = 'y'", ["[data]: no source; set one of csv, parquet, sql, images"]),
     ("[data]\ncsv = 'a.csv'\nparquet = 'b'\ntarget = 'y'", ["[data]: csv and parquet are both set; keep one of them"]),
