@@ -30,10 +30,15 @@ def refusal(reply: Reply, parts: Mapping[str, Part], layout: Layout) -> str | No
     return None
 
 
+def finite(vector: Tensor) -> bool:
+    """Whether a vector holds neither NaN nor infinity."""
+    return not len(vector) or bool(torch.stack(torch.aminmax(vector)).isfinite().all())  # a NaN is both ends
+
+
 def _problem(name: str, vector: Tensor, part: Part, layout: Layout) -> str | None:
     if vector.dtype != torch.float32 or vector.shape != (part.size,):
         return f"part {name!r} is {tuple(vector.shape)} {vector.dtype} where ({part.size},) torch.float32 is declared"
-    if not len(vector) or bool(torch.stack(torch.aminmax(vector)).isfinite().all()):  # a NaN is both
+    if finite(vector):
         return None
     index = int((~torch.isfinite(vector)).nonzero()[0])
     return f"part {name!r} has {float(vector[index])} at {layout.locate(index)}"

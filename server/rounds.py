@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from hansa.errors import UserError
 from hansa.records import Aggregate, Plan, ServerState
 from server.cohort import Cohort, Rule
+from server.firewall import finite
 from strategies.base import Strategy
 
 
@@ -19,7 +24,24 @@ def run_round(
     aggregate = cohort.collect(rule)
     if plan.kind == "evaluate" or aggregate.void:
         return state, aggregate
-    state = strategy.step(state, aggregate.mean, aggregate.share)
+    before, state = state, stepped(state, strategy, aggregate)
+    if not finite(state.params):
+        return before, replace(aggregate, void="the strategy's step made the model infinite")
     if aggregate.counters is not None:
         state = replace(state, counters=aggregate.counters)  # integer buffers are never averaged: the largest wins
     return state, aggregate
+
+
+def stepped(state: ServerState, strategy: Strategy, aggregate: Aggregate) -> ServerState:
+    """The state after the strategy's step.
+
+    Raises:
+        UserError: it is none, or holds no model of the same size.
+    """
+    after: object = strategy.step(state, aggregate.mean, aggregate.share)
+    params = after.params if isinstance(after, ServerState) else None
+    if not isinstance(after, ServerState) or not isinstance(params, Tensor) or params.shape != state.params.shape:
+        got = f"params of shape {list(params.shape)}" if isinstance(params, Tensor) else type(after).__name__
+        mend = f"return a ServerState with params of shape {list(state.params.shape)}"
+        raise UserError(f"[strategy] {type(strategy).__name__}: step gave {got}; {mend}")
+    return after if params.dtype == torch.float32 else replace(after, params=params.float())

@@ -56,11 +56,13 @@ class Run:
         """Runs from a state to the end: the rounds that are left, the choice of the model, its test.
 
         Raises:
-            RunFailed: `max_void` rounds in a row did not count; the model so far is in the checkpoint.
+            RunFailed: more than `max_void` rounds in a row, or all, did not count; the checkpoint has the model so far.
             UserError: the model is to be chosen by validation and the sites have none.
         """
         while progress.round < self.rounds.rounds and not self._stale(progress):
             state, progress = self._train(state, progress)
+        if progress.round and progress.void_in_a_row == progress.round:
+            raise RunFailed(f"none of the {progress.round} rounds counted, nothing was learnt; the warnings say why")
         early = self._stale(progress)
         progress = self._judge_last(state, progress)
         chosen, at = state, progress.round
@@ -127,10 +129,11 @@ class Run:
         now = None if monitored is None else value(monitored)
         if now is None:
             names = ", ".join(n.removeprefix("valid/") for n in aggregate.sums if n.startswith("valid/"))
-            where = (
-                f"{self.rounds.monitor!r} is not among the validation metrics" if names else "there is no validation"
-            )
-            raise UserError(f'[rounds] monitor: {where}; choose one of {names or "none, with keep = "}"last"')
+            if not names:
+                mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
+                raise UserError(f"[rounds]: no site has validation rows to choose the model by; {mend}")
+            what = "is not among the validation metrics" if monitored is None else "is undefined on the validation rows"
+            raise UserError(f"[rounds] monitor: {self.rounds.monitor!r} {what}; choose one of {names}")
         best, sign = progress.best, 1 if self.rounds.upwards else -1
         if not math.isfinite(now) or (best is not None and sign * now <= sign * best.value):
             return replace(progress, since_best=progress.since_best + 1)
