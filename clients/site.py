@@ -10,10 +10,11 @@ from clients.batches import Batches, OwnStream
 from clients.memory import MemoryStore
 from clients.split import valid_split
 from clients.trainer import Trainer
+from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.records import Plan, Refusal, Reply, Vectors
 from hansa.seeds import seeded
-from hansa.task import FROM_TRAIN, Dataset, Site, Task
+from hansa.task import FROM_TRAIN, Dataset, Site, Task, sized
 from hansa.workbench import Workbench
 from strategies.base import Memory, Strategy
 
@@ -52,10 +53,10 @@ class SiteHalf:
         sums = self._score(plan, memory, valid) if valid is not None and len(valid) else {}
         model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
         context = self._trainer(plan, memory, len(train))
-        run, staged = self._fit(model, context, plan, train)
+        run, staged = _pair(self._fit(model, context, plan, train), "local_update")
         if not run.steps:
-            return Refusal(self.site.name, "no training step was taken")
-        upload, staged = self.strategy.finish(run, plan.broadcast.shared, staged)
+            return Refusal(self.site.name, _idle(plan.hyper["precision"]))
+        upload, staged = _pair(self.strategy.finish(run, plan.broadcast.shared, staged), "finish")
         staged = self.bench.keep_local(staged)
         if staged:
             self.memory.stage(plan.version, staged, plan.memory.get(self.site.name))
@@ -93,15 +94,30 @@ class SiteHalf:
     @cached_property
     def _rows(self) -> tuple[Dataset, Dataset | None]:
         """Training and validation rows."""
-        train, valid = self.task.train_data(self.site), self.task.valid_data(self.site)
+        train, valid = sized(self.task.train_data(self.site), "train_data"), self.task.valid_data(self.site)
         if valid is not FROM_TRAIN:
-            return train, valid
+            return train, None if valid is None else sized(valid, "valid_data")
         return valid_split(train, self.task.valid_fraction, self.site.seed, self.site.name)
 
     @cached_property
     def _test_rows(self) -> Dataset | None:
-        return self.task.test_data(self.site)
+        rows = self.task.test_data(self.site)
+        return None if rows is None else sized(rows, "test_data")
 
     @cached_property
     def _stream(self) -> OwnStream:
         return OwnStream(self.task, self.site, self._rows[0])
+
+
+def _idle(precision: str) -> str:
+    """Why a round brought no step."""
+    if precision == "float16":
+        return 'no training step was taken, float16 overflowed in each; set precision = "bfloat16", or more steps'
+    return "no training step was taken"
+
+
+def _pair(both: Any, hook: str) -> tuple[Any, Any]:
+    """What a strategy's hook gave: something, and the memory."""
+    if not isinstance(both, tuple) or len(both) != 2:
+        raise UserError(f"[strategy]: {hook} gave {type(both).__name__}; return two values, the second the memory")
+    return both

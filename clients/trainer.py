@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from clients.hooks import Hooks
 from hansa.errors import UserError
 from hansa.layout import Layout, matches
-from hansa.metrics import ratio
+from hansa.metrics import mean_loss, ratio
 from hansa.records import LocalRun, Vectors
-from hansa.task import Task
+from hansa.task import Task, output_of
 from strategies.base import Memory, Strategy
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -61,12 +61,18 @@ class Trainer:
         moving = _moving(model, tuple(only), tuple(without))
         optimizer = self.task.optimizer(moving.values(), self.hyper)
         scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
+        if not hasattr(scheduler, "step") and scheduler is not None:
+            raise UserError(f"task: scheduler gave {type(scheduler).__name__}; return one of torch's, or None")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise UserError(
+                "task: optimizer gave LBFGS, which evaluates a batch many times a step; use sgd, adam, adamw"
+            )
         bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
         steps = _Steps(self, list(moving.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
         for batch in batches:
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
-                mean = loss(model, batch) if loss else self.task.loss(*self.task.forward(model, batch))
+                mean = loss(model, batch) if loss else self.task.loss(*output_of(self.task, model, batch))
             if steps.take(mean) and scheduler is not None:
                 scheduler.step()
         sums = {"loss": ratio(steps.loss_sum, steps.tried)} if steps.tried else {}
@@ -89,8 +95,8 @@ class _Steps:
 
     def take(self, loss: Tensor) -> bool:
         """One step from a batch's mean loss; False where the loss scaler left it out."""
-        if loss.dim():
-            raise UserError(f"task: the loss must be one number, the batch's mean; its shape is {tuple(loss.shape)}")
+        if not mean_loss(loss).requires_grad:
+            raise UserError("task: the loss has no gradient; compute it in torch from the model's output, undetached")
         grads = torch.autograd.grad(self.scaler.scale(loss), self.parameters, allow_unused=True)
         for p, grad in zip(self.parameters, grads, strict=True):
             p.grad = grad

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hansa.metrics import Sums, as_sums, ratio, total
-from hansa.task import Dataset, Task, collate
+from hansa.metrics import Sums, as_sums, mean_loss, ratio, total
+from hansa.task import Dataset, Task, collate, output_of
 
 EVALUATION_ROWS = 256  # the least batch: no gradient is kept
 
@@ -18,8 +18,8 @@ def evaluate(task: Task, model: nn.Module, dataset: Dataset, batch_size: int, de
     sums: Sums = {}
     for start in range(0, len(dataset), batch_size):
         rows = range(start, min(start + batch_size, len(dataset)))
-        output, target = task.forward(model, to_device(collate(dataset, rows), device))
-        loss = ratio(task.loss(output, target) * len(rows), len(rows))
+        output, target = output_of(task, model, to_device(collate(dataset, rows), device))
+        loss = ratio(mean_loss(task.loss(output, target)) * len(rows), len(rows))
         sums = total([sums, {"loss": loss, **as_sums(task.metrics(output, target))}])
     return sums
 

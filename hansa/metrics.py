@@ -4,10 +4,13 @@ A ratio is a numerator and a count, [2] float64. A ROC is two histograms of scor
 positives, [2, BINS] float64: AUC is a rank statistic, and ranks over the pooled patients follow from the sums.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from numbers import Number
 
 import torch
 from torch import Tensor
+
+from hansa.errors import UserError
 
 BINS = 1024
 LOGIT_RANGE = 16.0  # scores beyond it share the outermost bins
@@ -32,6 +35,9 @@ def roc(logits: Tensor, labels: Tensor) -> Tensor:
     scores = logits.detach().double().cpu().reshape(-1)
     bins = ((scores + LOGIT_RANGE) / width).floor().nan_to_num(0.0).clamp(0, BINS - 1).long()
     rows = labels.detach().cpu().reshape(-1).long()
+    if (strange := labels.reshape(-1)[(rows != 0) & (rows != 1)]).numel():
+        mend = "give the model an output a class, or list the labels in [data] classes"
+        raise UserError(f"task: one output is for labels 0 and 1, and there is {float(strange[0]):g}; {mend}")
     return torch.bincount(rows * BINS + bins, minlength=2 * BINS).view(2, BINS).double()
 
 
@@ -51,8 +57,41 @@ def values(sums: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def as_sums(metrics: Metrics) -> Sums:
-    """What a task's `metrics` returned, as tensors of sums."""
-    return {name: one if isinstance(one, Tensor) else ratio(*one) for name, one in metrics.items()}
+    """What a task's `metrics` returned, as tensors of sums.
+
+    Raises:
+        UserError: something else than pairs of numbers and ROCs by name.
+    """
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        raise UserError(f"task: metrics gave {_what(metrics)}; return a dict of sums by name")
+    return {name: _sums(name, one) for name, one in metrics.items()}
+
+
+def mean_loss(loss: object) -> Tensor:
+    """A batch's loss.
+
+    Raises:
+        UserError: it is not one number in a tensor.
+    """
+    if not isinstance(loss, Tensor) or loss.dim():
+        raise UserError(f"task: the loss must be one number, the batch's mean, as a tensor; it is {_what(loss)}")
+    return loss
+
+
+def _sums(name: str, one: object) -> Tensor:
+    if isinstance(one, Tensor) and tuple(one.shape) in ((2,), (2, BINS)):
+        return one
+    pair = list(one) if isinstance(one, tuple | list) else []
+    if len(pair) == 2 and all(isinstance(part, Number) or getattr(part, "ndim", None) == 0 for part in pair):
+        return ratio(*pair)
+    mend = "return (numerator, count), two numbers, or hansa.metrics.roc(...)"
+    raise UserError(f"task: metric {name!r} is {_what(one)}; {mend}")
+
+
+def _what(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"{type(value).__name__} of length {len(value)}" if isinstance(value, Sized) else type(value).__name__
 
 
 def total(many: Iterable[Mapping[str, Tensor]]) -> Sums:
@@ -60,5 +99,7 @@ def total(many: Iterable[Mapping[str, Tensor]]) -> Sums:
     result: Sums = {}
     for sums in many:
         for name, one in sums.items():
+            if name in result and result[name].shape != one.shape:
+                raise UserError(f"task: metric {name!r} is once a ratio and once a ROC; return one of them always")
             result[name] = result[name] + one if name in result else one
     return result

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from hansa.errors import UserError
+
 Vectors = Mapping[str, Tensor]  # by name: [P], or [n_parameters] for what concerns parameters only
 
 
@@ -68,6 +70,11 @@ class Part:
 
     size: int  # floats
     weight: Literal["examples", "uniform"]  # in the mean over sites
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or self.weight not in ("examples", "uniform"):
+            mend = 'give Part a number of floats, and "examples" or "uniform"'
+            raise UserError(f"[strategy]: a part of {self.size} floats with weight {self.weight!r}; {mend}")
 
 
 Upload = Mapping[str, Tensor]  # by part name: float32 vectors

@@ -143,6 +143,30 @@ class Task:
         return None
 
 
+def sized(rows: Any, method: str) -> Any:
+    """The rows that a task gave.
+
+    Raises:
+        UserError: they have no length, or cannot be taken by number.
+    """
+    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        mend = "return a dataset with a length and rows by number"
+        raise UserError(f"task: {method} gave {type(rows).__name__}; {mend}")
+    return rows
+
+
+def output_of(task: Task, model: nn.Module, batch: Any) -> tuple[Any, Any]:
+    """The task's output and target of a batch.
+
+    Raises:
+        UserError: it gave something else.
+    """
+    both: object = task.forward(model, batch)
+    if not isinstance(both, tuple | list) or len(both) != 2:
+        raise UserError(f"task: forward gave {type(both).__name__}; return two values, output and target")
+    return both[0], both[1]
+
+
 def collate(dataset: Dataset, rows: Sequence[int]) -> Any:
     """A batch of rows; whole tensors are indexed at once where the dataset allows it."""
     if is_whole(dataset):

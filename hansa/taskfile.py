@@ -48,6 +48,19 @@ def load_class(spec: str, folder: Path, base: type[T], what: str) -> type[T]:
     return found
 
 
+def made(kind: type[T], what: str) -> T:
+    """An object of a user's class.
+
+    Raises:
+        UserError: it cannot be made without arguments.
+    """
+    try:
+        return kind()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{what}: {kind.__name__}() fails: {reason}; let it be made without arguments") from error
+
+
 class _Loader(SourceFileLoader):
     """Compiles what stands in the file: a cached file may be older than an edit within the same second."""
 
@@ -108,7 +121,7 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _near_file(path: Path) -> str:
-    files = sorted(p.name for p in path.parent.glob("*.py"))
+    files = sorted(p.name for p in path.parent.glob("*.py") if p.is_file())
     return _near(path.name, files, "there is no Python file in it")
 
 

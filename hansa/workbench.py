@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from hansa.errors import UserError
 from hansa.files import whole
 from hansa.layout import Layout
 from hansa.records import Vectors
@@ -17,12 +18,25 @@ MODEL = "model.safetensors"  # its name in a run's folder
 LOCAL, LOCAL_COUNTERS = "local.floats", "local.counters"  # the layers that a site keeps to itself, in its memory
 
 
+def new_model(task: Task) -> nn.Module:
+    """A new model of the task's.
+
+    Raises:
+        UserError: it is none.
+    """
+    model: object = task.model()
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise UserError(f"task {type(task).__name__}: model gave {got}; return a torch.nn.Module, e.g. nn.Linear(4, 1)")
+    return model
+
+
 class Workbench:
     """A model to work on. One serves all sites of a process: each plan loads all of its tensors first."""
 
     def __init__(self, task: Task, local: Sequence[str], seed: int, device: torch.device) -> None:
         with seeded(seed, "model"):
-            self.model = task.model()
+            self.model = new_model(task)
         self.shared = Layout.of(self.model, without=local)
         self.local = Layout.of(self.model, only=local)
         self.start = self.shared.read(self.model), self.shared.read_counters(self.model)

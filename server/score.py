@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import values
 from hansa.records import ServerState
-from hansa.task import Task
+from hansa.task import Task, sized
 from hansa.workbench import Workbench
 from server.events import Values
 
@@ -15,6 +15,7 @@ def scorer(task: Task, bench: Workbench) -> Callable[[ServerState], Values] | No
     rows = task.server_data()
     if rows is None:
         return None
+    sized(rows, "server_data")
 
     def score(state: ServerState) -> Values:
         model = bench.load(state.params, state.counters, {})

@@ -6,10 +6,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from hansa.config import load
+from hansa.blame import own_code
+from hansa.config import Config, load
 from hansa.console import say
 from hansa.errors import UserError
-from hansa.task import Site, Task, collate
+from hansa.metrics import mean_loss
+from hansa.task import Site, Task, collate, output_of, sized
+from hansa.workbench import new_model
 from server.launch import new_run
 from server.store import FILE, Store
 from simulations.config import SimulationTable
@@ -27,12 +30,16 @@ def simulate_file(path: Path, *, resume: bool, run: str | None, overrides: Seque
         UserError: bad input; `hansa.cli` prints it.
     """
     config = load(path, overrides)
-    federation = federation_of(config)
-    console = Console()
-    try_model(federation)
-    if dry_run:
-        check(federation, console)
-        return
+    federation, console = federation_of(config), Console()
+    with own_code(type(federation.task), type(federation.strategy)):
+        try_model(federation)
+        if dry_run:
+            check(federation, console)
+        else:
+            _run(config, federation, console, run, resume=resume)
+
+
+def _run(config: Config, federation: Federation, console: Console, run: str | None, *, resume: bool) -> None:
     runs = config.folder / config.table("simulation", SimulationTable).runs
     name = _which(runs, run) if resume else run or new_run(federation.name)
     history = run_shown(federation, runs, name, resume=resume)
@@ -66,7 +73,7 @@ def check(federation: Federation, console: Console) -> None:
     """A dry run: every site's rows are read and counted."""
     for name, source in federation.sources.items():
         site = Site(name, federation.seed, source)
-        train, test = federation.task.train_data(site), federation.task.test_data(site)
+        train, test = sized(federation.task.train_data(site), "train_data"), federation.task.test_data(site)
         say(console, f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
     say(console, f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
 
@@ -86,10 +93,12 @@ def try_model(federation: Federation) -> None:
     if not len(rows):
         return
     batch = collate(rows, [0, len(rows) - 1])
-    model = task.model().eval()
+    model = new_model(task).eval()
     try:
         with torch.no_grad():
-            task.loss(*task.forward(model, batch))
+            mean_loss(task.loss(*output_of(task, model, batch)))
+    except UserError:
+        raise
     except (RuntimeError, ValueError, IndexError) as error:
         shape = list(batch[0].shape[1:]) if isinstance(batch[0], torch.Tensor) else "no tensor"
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from clients.config import TrainingTable
 from clients.data import DataTable, open_source
+from hansa.blame import own_code
 from hansa.config import Config
 from hansa.tables import FederationTable
 from hansa.task import Source, Task
-from hansa.taskfile import load_class
+from hansa.taskfile import load_class, made
 from server.config import RoundsTable
 from simulations.config import SimulationTable
 from simulations.datasets.base import divide
@@ -26,12 +27,13 @@ def federation_of(config: Config) -> Federation:
         UserError: the task cannot be loaded, or there are no sites.
     """
     head, table = config.table("federation", FederationTable), config.table("simulation", SimulationTable)
-    task: Task = load_class(head.task, config.folder, Task, "task")()
+    task = made(load_class(head.task, config.folder, Task, "task"), "task")
     strategy = config.table("strategy", Strategy) if "strategy" in config else FedAvg()
-    if "data" in config:
-        found = _configured(config.table("data", DataTable), table, config.folder, head.seed)
-    else:
-        task, found = sources(task, table.sites, table.dataset, table.partition, head.seed)
+    with own_code(type(task)):
+        if "data" in config:
+            found = _configured(config.table("data", DataTable), table, config.folder, head.seed)
+        else:
+            task, found = sources(task, table.sites, table.dataset, table.partition, head.seed)
     return Federation(
         task,
         strategy,
@@ -53,4 +55,4 @@ def _configured(data: DataTable, table: SimulationTable, folder: Path, seed: int
         whole = open_source(data, folder, "all", seed)
         return divide(TaskRows(train=whole.split("train"), test=whole.split("test")), table.partition, seed)
     names = numbered(table.sites) if isinstance(table.sites, int) else table.sites
-    return {name: open_source(data, folder, name, seed) for name in names or ("all",)}
+    return {name: open_source(data, folder, name, seed) for name in names or numbered(1)}

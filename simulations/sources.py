@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pydantic import SkipValidation
 
 from hansa.errors import UserError
-from hansa.task import Dataset, Site, Source, Task
+from hansa.task import Dataset, Site, Source, Task, sized
 from simulations.datasets.base import FederatedDataset, TrainTest, divide
 from simulations.partition import Partition, numbered
 
@@ -55,7 +55,8 @@ def sources(
         return task, divide(dataset, partition, seed)
     if partition is not None:
         whole = Site("all", seed)
-        rows = TaskRows(train=task.train_data(whole), test=task.test_data(whole))
+        train, test = sized(task.train_data(whole), "train_data"), task.test_data(whole)
+        rows = TaskRows(train=train, test=None if test is None else sized(test, "test_data"))
         dealt = divide(rows, partition, seed)
         return dealing(task, dealt), dealt
     names = list(numbered(sites)) if isinstance(sites, int) else list(sites or ())
