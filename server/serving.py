@@ -255,10 +255,12 @@ class Serving:
 
     def _close(self, links: Links, line: str) -> None:
         """Tells every site that the run is over."""
-        for site in links.present():
-            links.send(site, ServerFrame(over=Over(line=line)))
-        self.inviter.drain(DRAIN)
-        links.stop()
+        try:
+            for site in links.present():
+                links.send(site, ServerFrame(over=Over(line=line)))
+            self.inviter.drain(DRAIN)
+        finally:
+            links.stop()  # else its threads keep this process, and its port
 
     def _leave(self, links: Links) -> None:
         """Ends this process: for good if the run was stopped, else its sites wait for the next start."""

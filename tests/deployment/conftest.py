@@ -177,8 +177,11 @@ class Federation:
 
     def in_round(self, run: str, number: int) -> None:
         """Waits until a round of a run is under way."""
-        self.until(lambda: len(self.rounds(run)) >= number - 1, f"run {run} is in round {number}")
-        assert self.state(run) is State.RUNNING
+        self.until(
+            lambda: len(self.rounds(run)) >= number - 1 or self.state(run) not in (None, State.RUNNING),
+            f"run {run} is in round {number}",
+        )
+        assert self.state(run) is State.RUNNING, self.events(run)
 
     def finished(self, run: str, seconds: float = WAIT) -> None:
         """Waits until a run is complete."""

@@ -108,3 +108,16 @@ def test_sites_without_a_server_let_go_and_take_part_again_when_it_is_back(feder
     federation.consortium.start(federation.server)
     federation.finished(run)
     federation.assert_as_simulated(run, app)
+
+
+@pytest.mark.long
+def test_a_run_that_crashes_at_the_server_leaves_sites_and_port_to_the_next(federation: "Federation") -> None:
+    bad = federation.app("crashing", rounds=3)
+    task = bad / "task.py"
+    task.write_text(f"{task.read_text()}\n    def server_data(self):\n        return [None]\n")
+    good = federation.app("next", rounds=1)
+    for site in federation.sites:
+        federation.write_site(site, apps=[bad, good])
+    run = federation.start(bad)
+    federation.until(lambda: federation.state(run) is State.CRASHED, "the run has crashed")
+    federation.finished(federation.start(good))
