@@ -11,7 +11,7 @@ from hansa.tables import Table
 
 Label = bool | int | float | str
 Names = tuple[str, ...]
-Pixels = Annotated[int, Field(ge=1)]
+Pixels = Annotated[int, Field(ge=1, le=16384)]
 
 SOURCES = ("csv", "parquet", "sql", "images")
 DEFAULT_TEST = 0.2  # share of the rows

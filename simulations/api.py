@@ -1,11 +1,17 @@
 """`hansa.simulate`: a federation on this machine, from Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, ValidationError
 
 from clients.config import TrainingTable
+from hansa.errors import UserError
+from hansa.tables import Device, Table
 from hansa.task import Task
+from hansa.words import spoken
 from server.config import RoundsTable
 from server.events import Listener
 from simulations.config import Stragglers
@@ -16,6 +22,16 @@ from simulations.partition import Partition
 from simulations.sources import sources
 from strategies.base import Strategy
 from strategies.fedavg import FedAvg
+
+T = TypeVar("T", bound=Table)
+
+
+class _Machine(Table):
+    """Arguments of `simulate` that stand in different tables of a federation.toml."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    device: Device
+    threads: Annotated[int, Field(ge=1, le=1024)]
 
 
 def simulate(
@@ -59,10 +75,30 @@ def simulate(
         UserError: something in the arguments or the data cannot be.
         RunFailed: too many rounds in a row did not count.
     """
-    table = RoundsTable(rounds=rounds) if isinstance(rounds, int) else rounds
-    work = training if isinstance(training, TrainingTable) else TrainingTable.model_validate(training or {})
-    dealt, found = sources(task, sites, dataset, partition, seed)
-    federation = Federation(dealt, strategy or FedAvg(), found, work, table, stragglers, seed, device, threads)
+    for name, one, kind in (("task", task, Task), ("strategy", strategy or FedAvg(), Strategy)):
+        if not isinstance(one, kind):
+            raise UserError(f"simulate {name}: must be an object of a class that is a {kind.__name__}; got {one!r}")
+    if isinstance(sites, str) or not isinstance(sites, Integral | Iterable | None):
+        raise UserError(f"simulate sites: must be a number or a list of names; got {sites!r}")
+    table = rounds if isinstance(rounds, RoundsTable) else _checked(RoundsTable, {"rounds": _plain(rounds)}, "simulate")
+    work = training if isinstance(training, TrainingTable) else _checked(TrainingTable, training or {}, "[training]")
+    on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)}, "simulate")
+    dealt, found = sources(task, _plain(sites), dataset, partition, on.seed)
+    federation = Federation(dealt, strategy or FedAvg(), found, work, table, stragglers, on.seed, on.device, on.threads)
     if runs is None:
         return federation.try_out(listeners)
     return federation.run(Path(runs), run or "simulation", resume=resume, listeners=listeners)
+
+
+def _checked(kind: type[T], values: Any, where: str) -> T:
+    """A table from its keys; what is wrong in it is a line a problem."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise UserError(*(f"{where} {'.'.join(map(str, one['loc']))}: {spoken(one)}" for one in problems)) from None
+
+
+def _plain(value: Any) -> Any:
+    """A whole number of numpy's as Python's own."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value

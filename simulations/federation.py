@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from clients.config import TrainingTable
 from clients.memory import MemoryInRam, MemoryOnDisk
@@ -143,7 +144,10 @@ class Simulation:
         return history
 
     def _half(self, name: str, source: Source | None) -> SiteHalf:
-        what, memory = self.what, MemoryInRam() if self.folder is None else MemoryOnDisk(self.folder / "memory" / name)
+        what, memory = (
+            self.what,
+            MemoryInRam() if self.folder is None else MemoryOnDisk(self.folder / "memory" / as_file(name)),
+        )
         site = Site(name, what.seed, source)
         return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.training.num_workers)
 
@@ -155,3 +159,8 @@ class Simulation:
             sums = {n.removeprefix(f"{split}/"): s for n, s in reply.sums.items() if n.startswith(f"{split}/")}
             if sums:
                 self.tell(Scored(at, split, reply.site, values(sums)))  # type: ignore[arg-type]
+
+
+def as_file(site: str) -> str:
+    """A site's name as that of a folder: a value of a column may be any text, "../x" too."""
+    return quote(site, safe=" ").replace(".", "%2E") if site.startswith(".") else quote(site, safe=" ")

@@ -1,10 +1,15 @@
 """A user's mistake in a simulation: one line that says what, where and how to mend it, exit code 2, no traceback."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hansa.cli import FAILED, USER_ERROR, main
+from hansa.errors import UserError
+from hansa.task import Task
+from simulations.api import simulate
+from simulations.federation import as_file
 
 HEAD = '[federation]\nname = "x"\ntask = "task.py:T"\n[rounds]\nrounds = 2\n'
 ROWS = '[data]\ncsv = "rows.csv"\ntarget = "y"\n[simulation]\npartition = {name = "iid", sites = 2}\n'
@@ -203,3 +208,26 @@ def test_a_third_class_for_one_output_says_what_to_do(tmp_path: Path, capsys: py
     assert hansa(tmp_path, csv=f"{CSV}1,1,5\n1,2,5\n1,3,5\n") == USER_ERROR
     mend = "give the model an output a class, or list the labels in [data] classes"
     assert said(capsys) == [f"error: task: one output is for labels 0 and 1, and there is 5; {mend}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"rounds": 0}, "simulate rounds: must be at least 1; got 0"),
+        ({"rounds": "3"}, 'simulate rounds: must be a whole number; got "3"'),
+        ({"seed": -1}, "simulate seed: must be at least 0; got -1"),
+        ({"threads": 0}, "simulate threads: must be at least 1; got 0"),
+        ({"training": {"lr": -1}}, "[training] lr: must be greater than 0; got -1"),
+        ({"sites": "ab"}, "simulate sites: must be a number or a list of names; got 'ab'"),
+        ({"strategy": "fedavg"}, "simulate strategy: must be an object of a class that is a Strategy; got 'fedavg'"),
+    ],
+)
+def test_a_wrong_argument_of_simulate_is_one_line(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as raised:
+        simulate(Task(), **({"sites": 2} | arguments))
+    assert str(raised.value) == line
+
+
+@pytest.mark.parametrize("site", ["../x", "..", "/etc", "a/b"])
+def test_a_site_s_memory_stays_in_the_folder_of_its_run(tmp_path: Path, site: str) -> None:
+    assert (tmp_path / as_file(site)).resolve().parent == tmp_path.resolve()
