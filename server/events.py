@@ -9,6 +9,9 @@ from hansa.records import Aggregate, Plan
 Values = Mapping[str, float | None]  # metric values by name; None is undefined
 
 
+ALL = "all"  # the scope of what all sites say together; no site may bear that name
+
+
 @dataclass(frozen=True)
 class RoundStarted:
     """A plan went out."""

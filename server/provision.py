@@ -49,6 +49,7 @@ from hansa.startup import (
     read_roster,
 )
 from hansa.tables import A_NAME, Name, Table, is_name
+from server.events import ALL
 from server.folders import made, write_folder
 from server.templates import CONSORTIUM_TOML, SERVER_TOML, SITE_TOML, listening
 
@@ -195,6 +196,7 @@ def _check_names(sites: Sequence[str]) -> None:
     if not sites:
         raise UserError("--site: is missing; give the name of each site, e.g. --site boston --site lyon")
     problems = [f"--site {site}: must be {A_NAME}" for site in sites if not is_name(site)]
+    problems += [f"--site {ALL}: stands for all sites in a report; choose another name"] * (ALL in sites)
     counts = Counter(site.casefold() for site in sites)
     problems += [
         f"--site {site}: stands twice; names must differ in more than upper and lower case"

@@ -12,7 +12,7 @@ from hansa.records import Aggregate, Plan, ServerState
 from server.checkpoint import Best, Keeper, Progress
 from server.cohort import Cohort, Rule, draw
 from server.config import RoundsTable, count
-from server.events import Event, Note, RoundCommitted, RoundEnded, RoundStarted, Scored, Values
+from server.events import ALL, Event, Note, RoundCommitted, RoundEnded, RoundStarted, Scored, Values
 from server.rounds import run_round
 from strategies.base import Strategy
 
@@ -80,7 +80,7 @@ class Run:
         memory = progress.memory if aggregate.void else {**progress.memory, **aggregate.memory}
         progress = replace(progress, round=number, void_in_a_row=void, memory=memory)
         if self.score is not None:
-            self.tell(Scored(number, "server", "all", self.score(after)))
+            self.tell(Scored(number, "server", ALL, self.score(after)))
         self.checkpoints.save(after, progress)
         self.tell(RoundCommitted(number))
         if void > self.rounds.max_void:
@@ -119,7 +119,7 @@ class Run:
         for split, shift in (("train", 0), (plan.split, 1)):
             sums = {n.split("/", 1)[1]: s for n, s in aggregate.sums.items() if n.startswith(f"{split}/")}
             if sums:
-                self.tell(Scored(plan.round - shift, split, "all", values(sums)))  # type: ignore[arg-type]
+                self.tell(Scored(plan.round - shift, split, ALL, values(sums)))  # type: ignore[arg-type]
 
     def _judge(self, state: ServerState, progress: Progress, aggregate: Aggregate) -> Progress:
         """Whether the model that the sites have just scored on validation rows is the best so far."""

@@ -37,9 +37,14 @@ def centralised(federation: Federation) -> Scores:
     """All training rows in one place, as many rounds; scored on each site's test rows. What privacy forbids."""
     sites = [Site(name, federation.seed, source) for name, source in federation.sources.items()]
     pool = TrainTest(*(_together(federation.task, sites, split) for split in ("train", "test")))
-    task = dealing(federation.task, {"all": pool})
+    task = dealing(federation.task, {"pooled": pool})
     one = replace(
-        federation, task=task, strategy=FedAvg(), sources={"all": pool}, rounds=_all(federation.rounds), stragglers=None
+        federation,
+        task=task,
+        strategy=FedAvg(),
+        sources={"pooled": pool},
+        rounds=_all(federation.rounds),
+        stragglers=None,
     )
     return score(federation.task, one.try_out(), sites)
 

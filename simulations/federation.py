@@ -19,7 +19,7 @@ from hansa.task import Site, Source, Task
 from hansa.workbench import MODEL, Workbench
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
-from server.events import Event, Listener, Scored
+from server.events import ALL, Event, Listener, Scored
 from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.score import scorer
@@ -45,6 +45,12 @@ class Federation:
     threads: int = 1
     text: str = field(default="", repr=False)  # federation.toml, if there is one
     name: str = "simulation"
+
+    def __post_init__(self) -> None:
+        if ALL in self.sources:
+            raise UserError(
+                f'[simulation] sites: a site cannot be called "{ALL}", which stands for all of them; rename it'
+            )
 
     def run(self, runs: Path, run: str, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> History:
         """Runs it, or goes on with it, in `runs/run`; the run store is in `runs`.

@@ -282,6 +282,7 @@ def test_a_task_may_bring_its_own_data_for_each_site() -> None:
     [
         ({}, "no sites; give their names or number, a dataset, or a partition"),
         ({"sites": ["a", "a"]}, "a name stands twice"),
+        ({"sites": ["a", "all"]}, 'a site cannot be called "all"'),
         ({"sites": ["a"], "device": "cuda:7"}, "there is no cuda:7 on this machine"),
     ],
 )
