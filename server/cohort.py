@@ -41,7 +41,9 @@ class Cohort(Protocol):
 def draw(sites: Iterable[str], number: int, seed: int, round: int) -> list[str]:
     """The sites asked in a round: drawn without replacement, by the run's seed, whatever the order they come in."""
     known = sorted(sites)
-    chosen = numpy_generator(seed, round, "cohort").choice(len(known), min(number, len(known)), replace=False)
+    if number >= len(known):
+        return known
+    chosen = numpy_generator(seed, round, "cohort").choice(len(known), number, replace=False)
     return [known[i] for i in sorted(chosen)]
 
 

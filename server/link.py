@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -83,6 +84,12 @@ class _Session:
         self.site: str | None = None  # once welcomed
         self.instance = b""
         self.why = "the connection was lost"
+
+    @cached_property
+    def certificate(self) -> str:
+        """Its fingerprint: a session has one as long as it lives."""
+        shown: Iterable[bytes] = self.context.auth_context()["x509_pem_cert"]  # type: ignore[assignment]
+        return fingerprint(next(iter(shown)))
 
     def say(self, frame: ServerFrame) -> None:
         self.out.put(frame.SerializeToString())
@@ -264,9 +271,8 @@ class Links:
 
     def _out(self, session: _Session) -> Turned | None:
         """Why a session's certificate counts no longer, if it does not."""
-        shown: Iterable[bytes] = session.context.auth_context()["x509_pem_cert"]  # type: ignore[assignment]
         try:
-            out = fingerprint(next(iter(shown))) in self._revoked()
+            out = session.certificate in self._revoked()
         except UserError:  # nobody knows who is out
             return turned(
                 "certificate", "the server's list of revoked certificates is damaged; its operator must mend it"
