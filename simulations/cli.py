@@ -38,9 +38,12 @@ def simulate(
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the demo puts its data, its runs and its report.")] = Path(
-        "hansa-demo"
-    ),
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where it puts its consortium and its report. [default: hansa-demo, or the next free number]"
+        ),
+    ] = None,
 ) -> None:
     """Four hospitals train one model: FedAvg and FedProx beside local, centralised and majority class."""
     from simulations.demo import run_demo
