@@ -14,7 +14,7 @@ from hansa.config import load
 from hansa.console import say
 from hansa.errors import UserError
 from hansa.files import write_atomically
-from hansa.startup import CA, read, read_roster
+from hansa.startup import CA, SERVER_FILE, read, read_roster
 from hansa.supervise import lives, told
 from hansa.tables import FederationTable, is_name
 from server.flower import Control, Refused, Unreachable, begin, bundle
@@ -33,6 +33,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
         UserError: the app is wrong, or no server runs on the folder.
         RunFailed: the run did not get to its end.
     """
+    _check(server)
     files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
     run = name or new_run(config.table("federation", FederationTable).name)
@@ -53,6 +54,7 @@ def resume(server: Path, *, name: str | None, detach: bool, console: Console) ->
         UserError: there is none, it is complete, or it is running.
         RunFailed: the run did not get to its end.
     """
+    _check(server)
     runs = server / "runs"
     store = _store(server)
     if (run := name or store.latest()) is None:
@@ -72,6 +74,7 @@ def resume(server: Path, *, name: str | None, detach: bool, console: Console) ->
 
 def status(server: Path, console: Console) -> None:
     """Prints whether the server runs, which sites are connected, and how the runs stand."""
+    _check(server)
     roster, online = read_roster(server), set[bytes]()
     try:
         with control(server) as calls:
@@ -99,6 +102,7 @@ def stop(server: Path, run: str, console: Console) -> None:
     Raises:
         UserError: there is no such run.
     """
+    _check(server)
     folder, launch = server / "runs" / run, read_launch(server / "runs" / run)
     if launch is None:
         raise UserError(f"{folder}: there is no run {run}; hansa status lists them")
@@ -122,6 +126,7 @@ def logs(server: Path, run: str, console: Console) -> None:
     Raises:
         UserError: there is no such run.
     """
+    _check(server)
     launch = read_launch(server / "runs" / run)
     if (server / "runs" / FILE).is_file() or launch is None:
         try:
@@ -228,6 +233,12 @@ def _process(run: Path, state: str) -> str:
     if state != State.RUNNING or launch is None or served(run, launch.epoch) is not False:
         return ""
     return ", its process is gone" + (" (goes on when the server is up)" if launch.wanted else "")
+
+
+def _check(server: Path) -> None:
+    """Whether it is a server's folder at all: the present one often is not."""
+    if not (server / SERVER_FILE).is_file():
+        raise UserError(f"{server}: no server's folder, there is no {SERVER_FILE}; give it by --server or HANSA_SERVER")
 
 
 def _store(server: Path) -> Store:

@@ -100,7 +100,7 @@ class Federation:
         was, now = store.entry(run), {"config": config, "seed": self.seed, "threads": self.threads}
         for key, value in {**now, "hardware": machine}.items():
             if was[key] != value:
-                mend = "resume it as it was started, or start a new run"
+                mend = "resume it with the same file and --set, or start a new run"
                 raise UserError(f"run {run!r}: {key} is not what it was when the run was started; {mend}")
         store.reopen(run, resumed_from)
 
