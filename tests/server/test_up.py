@@ -19,7 +19,7 @@ from hansa.processes import command_of, in_session, marked
 from hansa.supervise import lives, told
 from server.command import control
 from server.flower import begin, bundle
-from server.launch import APP, served
+from server.launch import APP, launching, served
 from server.provision import Founding, provision
 from server.store import FILE, Store
 
@@ -217,7 +217,7 @@ def test_a_run_survives_the_death_of_the_superlink_and_of_its_own_process(folder
     server, run = up().ready(), folder / "runs" / "r1"
     run.mkdir(parents=True)
     (run / APP).write_bytes(bundle({"pyproject.toml": PYPROJECT, "standin.py": STANDIN}))
-    with control(folder) as calls:
+    with control(folder) as calls, launching(run):  # else the supervisor takes the start for one that was cut off
         begin(calls, run)
 
     store = Store(folder / "runs" / FILE)
@@ -270,7 +270,7 @@ def test_a_site_whose_run_was_killed_is_online_again_in_seconds(folder: Path, up
     site = up("site", place).ready("is connected to")
     run.mkdir(parents=True)
     (run / APP).write_bytes(bundle(files))
-    with control(folder) as calls:
+    with control(folder) as calls, launching(run):  # else the supervisor takes the start for one that was cut off
         begin(calls, run)
 
     def asked() -> set[int]:
