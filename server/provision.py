@@ -20,6 +20,7 @@ from hansa.config import checked
 from hansa.document import Document
 from hansa.errors import UserError
 from hansa.files import write_atomically
+from hansa.folders import made, write_folder
 from hansa.identity import (
     Credential,
     fingerprint,
@@ -33,6 +34,7 @@ from hansa.identity import (
     signing_public,
 )
 from hansa.roster import Member, Roster, sign
+from hansa.sitetoml import site_toml
 from hansa.startup import (
     CA,
     NODE_KEY,
@@ -50,8 +52,7 @@ from hansa.startup import (
 )
 from hansa.tables import A_NAME, Name, Table, is_name
 from server.events import ALL
-from server.folders import made, write_folder
-from server.templates import CONSORTIUM_TOML, SERVER_TOML, SITE_TOML, listening
+from server.templates import CONSORTIUM_TOML, SERVER_TOML, listening
 
 PORT = 9092  # of Flower's end; that of the sessions is the next
 CA_KEY, ROSTER_PRIVATE, CONSORTIUM_FILE = "ca.key", "roster.key", "consortium.toml"
@@ -168,8 +169,7 @@ def _write_site(
 ) -> Member:
     tls, sign_key, node_key = make_site(authority, site, now), make_signing_key(), make_node_key()
     keys = {SIGN_KEY: sign_key.private, NODE_KEY: node_key.private}
-    text = SITE_TOML % {"name": site, "server": server}
-    write_folder(folder, {**shared, **_tls_files(tls), **keys, SITE_FILE: text.encode()})
+    write_folder(folder, {**shared, **_tls_files(tls), **keys, SITE_FILE: site_toml(site, server)})
     return Member(name=site, tls=fingerprint(tls.certificate), sign=sign_key.public, node=node_key.public)
 
 

@@ -22,6 +22,7 @@ from hansa.config import Config, load
 from hansa.device import using_threads
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
+from hansa.folders import made, write_folder
 from hansa.records import ServerState
 from hansa.routes import session_name
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
@@ -34,7 +35,6 @@ from server.checkpoint import Checkpoints, Progress, RunLock
 from server.config import RoundsTable, count
 from server.deployed import LinkedCohort
 from server.events import Event, Listener, RoundCommitted
-from server.folders import made, write_folder
 from server.hello import Terms, token
 from server.launch import announce
 from server.link import Identity, Links

@@ -35,51 +35,6 @@ auto_resume = true
 telemetry = false        # true: Flower reports its use to its makers
 """
 
-SITE_TOML = """\
-# What %(name)s allows, where its rows are, what it computes on. A "#" without a space before a key: it is not in force.
-
-[site]
-name = "%(name)s"
-server = "%(server)s"
-# Where the sessions go; left out, the server says so in its invitation.
-#session = "fl.example.org:9093"
-
-[network]
-gate = false             # true: server is the server's public port, by which everything goes
-#proxy = "http://user:password@proxy:3128"    # on the way to it; or by the variable HANSA_PROXY
-
-# An app is code, and it reads the rows: read it, then allow it by the line that `hansa digest APP` prints.
-[apps]
-allowed = []
-
-# How far the numbers of an app's federation.toml may go: its digest leaves that file out. Quote the keys.
-[bounds]
-#"training.epochs" = { max = 10 }
-#"training.steps" = { max = 1000 }
-#"training.batch_size" = { min = 8 }
-#"training.lr" = { max = 0.5 }
-#"rounds.rounds" = { max = 500 }
-
-# Where this site's rows are, with the keys of federation.toml's [data]: that one does not count here. Without it the
-# site takes part only where the app's own code knows where its rows are. Paths are relative to this file.
-#[data]
-#csv = "patients.csv"
-#target = "disease"
-
-[training]
-device = "auto"          # "cpu", "cuda", "cuda:1", "mps"
-#threads = 4             # of torch
-#num_workers = 2         # processes that load rows
-
-[policy]
-# Without secure aggregation the server sees this site's own update, and may learn something of its rows from it.
-# true: this site agrees to such runs.
-allow_unprotected = false
-
-[flower]
-telemetry = false        # true: Flower reports its use to its makers
-"""
-
 
 def listening(host: str, port: int) -> str:
     """The keys of server.toml for the sessions' address: on all interfaces, unless the sites are on this machine."""

@@ -11,8 +11,8 @@ from typing import Any
 from hansa.appfiles import FEDERATION
 from hansa.config import load
 from hansa.errors import UserError
+from hansa.folders import made
 from hansa.tables import A_NAME, is_name
-from server.folders import made
 from simulations.configured import federation_of
 from simulations.starter.example import SITES, write_example
 from simulations.starter.proposal import Proposal, propose
