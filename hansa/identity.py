@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
     load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -72,6 +73,41 @@ def make_site(authority: Credential, site: str, now: datetime) -> Credential:
     return _leaf(authority, site, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
 
+def make_tls_key() -> bytes:
+    """A P-256 key for TLS, PEM."""
+    return _private(ec.generate_private_key(ec.SECP256R1()))
+
+
+def make_csr(key: bytes, name: str) -> bytes:
+    """A request for a certificate of a TLS key's, PEM.
+
+    Raises:
+        ValueError: it is no P-256 key.
+    """
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return x509.CertificateSigningRequestBuilder(subject).sign(_p256(key), hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def requested_key(csr: bytes) -> str:
+    """The public key for which a certificate is requested (SPKI, PEM), by whoever has the private one.
+
+    Raises:
+        ValueError: it is no request, is not signed by its own key, or that is no P-256 key.
+    """
+    return _public(_requested(csr))
+
+
+def sign_site(authority: Credential, csr: bytes, site: str, now: datetime) -> bytes:
+    """A site's TLS certificate, PEM, for the key of a request. Nothing else of that is looked at: it is a stranger's.
+
+    Raises:
+        ValueError: see `requested_key`.
+    """
+    names = [x509.UniformResourceIdentifier(site_uri(site))]
+    made = _signed(authority, _requested(csr), site, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+    return made.public_bytes(Encoding.PEM)
+
+
 def make_signing_key() -> KeyPair:
     """An Ed25519 key, PEM; the public half is its 32 bytes in hex."""
     key = Ed25519PrivateKey.generate()
@@ -101,6 +137,18 @@ def node_public(private: bytes) -> str:
     return _spki(key)
 
 
+def node_proven(public: str, signature: str, data: bytes) -> bool:
+    """Whether a signature (ECDSA, DER in hex) is by a node key: SPKI, PEM, as `node_public` writes it."""
+    try:
+        key = load_pem_public_key(public.encode())
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1" or _public(key) != public:
+            return False
+        key.verify(bytes.fromhex(signature), data, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
 def load_signing_key(private: bytes) -> Ed25519PrivateKey:
     """A signing key from its PEM.
 
@@ -117,6 +165,20 @@ def fingerprint(certificate: bytes) -> str:
     """`sha256:` and the digest of a PEM certificate's DER, in hex."""
     der = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+def is_authority(certificate: bytes) -> bool:
+    """Whether it is a PEM certificate that may sign others."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate).extensions
+        return found.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
+        return False
+
+
+def ends(certificate: bytes) -> datetime:
+    """Until when a PEM certificate is good."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def uris(certificate: bytes) -> tuple[str, ...]:
@@ -158,10 +220,19 @@ def _leaf(
     purpose: x509.ObjectIdentifier,
     now: datetime,
 ) -> Credential:
-    issuer, key = x509.load_pem_x509_certificate(authority.certificate), ec.generate_private_key(ec.SECP256R1())
-    issuer_key = load_pem_private_key(authority.key, password=None)
-    if not isinstance(issuer_key, ec.EllipticCurvePrivateKey):
-        raise ValueError("not a P-256 key")
+    key = ec.generate_private_key(ec.SECP256R1())
+    return _credential(_signed(authority, key.public_key(), name, names, purpose, now), key)
+
+
+def _signed(
+    authority: Credential,
+    key: ec.EllipticCurvePublicKey,
+    name: str,
+    names: Sequence[x509.GeneralName],
+    purpose: x509.ObjectIdentifier,
+    now: datetime,
+) -> x509.Certificate:
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     extensions = [
@@ -171,12 +242,30 @@ def _leaf(
         (x509.SubjectAlternativeName(names), False),
         (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), False),
     ]
-    builder = _builder(
-        subject, issuer.subject, key.public_key(), now, min(now + LEAF_VALID, issuer.not_valid_after_utc)
-    )
+    builder = _builder(subject, issuer.subject, key, now, min(now + LEAF_VALID, issuer.not_valid_after_utc))
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
-    return _credential(builder.sign(issuer_key, hashes.SHA256()), key)
+    return builder.sign(_p256(authority.key), hashes.SHA256())
+
+
+def _requested(csr: bytes) -> ec.EllipticCurvePublicKey:
+    try:
+        request = x509.load_pem_x509_csr(csr)
+        key = request.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+            raise ValueError("not a P-256 key")
+        if not request.is_signature_valid:
+            raise ValueError("not signed by its own key")
+    except (UnsupportedAlgorithm, InvalidSignature) as error:
+        raise ValueError("of no form that is known") from error
+    return key
+
+
+def _p256(key: bytes) -> ec.EllipticCurvePrivateKey:
+    found = load_pem_private_key(key, password=None)
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise ValueError("not a P-256 key")
+    return found
 
 
 def _builder(
@@ -193,9 +282,16 @@ def _usage(**granted: bool) -> x509.KeyUsage:
 
 
 def _credential(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Credential:
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Credential(certificate.public_bytes(Encoding.PEM), private)
+    return Credential(certificate.public_bytes(Encoding.PEM), _private(key))
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _spki(key: ec.EllipticCurvePrivateKey) -> str:
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    return _public(key.public_key())
+
+
+def _public(key: ec.EllipticCurvePublicKey) -> str:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()

@@ -1,0 +1,112 @@
+"""What a site says of itself when it asks for a certificate: its public keys, and that it has the private ones."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from pydantic import Field, ValidationError
+
+from hansa.identity import (
+    load_signing_key,
+    make_csr,
+    node_proven,
+    node_public,
+    requested_key,
+    signing_public,
+)
+from hansa.kit import Signature, Signed, canonical, signed_by
+from hansa.roster import PublicKey
+from hansa.startup import NODE_KEY, SIGN_KEY, TLS_KEY
+from hansa.tables import Name, Table
+
+CONTEXT = b"hansa/request/1\n"
+
+
+class Unsound(Exception):
+    """A request is not what it says; `code` says why in a word, the text in a line fit to print."""
+
+    def __init__(self, code: str, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+class Request(Table):
+    """A site asks to join (with an invitation), or for its next certificate (without)."""
+
+    site: Name
+    csr: Annotated[str, Field(max_length=4096)]  # PEM: of it, only the public key counts
+    sign: PublicKey
+    node: Annotated[str, Field(max_length=1024)]  # SPKI, PEM
+    invited: Signed | None = None
+    proof: Signature  # of all above, by the signing key
+    node_proof: Annotated[str, Field(pattern=r"^[0-9a-f]{16,160}$")]  # the same, by the node key: ECDSA, DER in hex
+
+    @property
+    def fingerprint(self) -> str:
+        """80 bits of the site's name and keys, to be compared by people."""
+        return short(self.site, requested_key(self.csr.encode()), self.sign, self.node)
+
+    def check(self) -> None:
+        """Checks all that can be told without knowing the consortium.
+
+        Raises:
+            Unsound: something is wrong.
+        """
+        try:
+            requested_key(self.csr.encode())
+        except ValueError:
+            raise Unsound("csr", "the request for a certificate is none, or not signed by its own P-256 key") from None
+        said = CONTEXT + canonical(self.model_dump(mode="json", exclude={"proof", "node_proof"}))
+        if not signed_by(self.sign, self.proof, said) or not node_proven(self.node, self.node_proof, said):
+            raise Unsound("proof", "the request is not signed by the keys that it names")
+        if self.invited is not None and self.invited.invitation.site != self.site:
+            raise Unsound("another_site", f"the invitation is for {self.invited.invitation.site}, not for {self.site}")
+
+
+def read_request(body: object) -> Request:
+    """A request from what came over the network, checked as far as it can be without knowing the consortium.
+
+    Raises:
+        Unsound: it is none, or not sound.
+    """
+    try:
+        request = Request.model_validate(body)
+    except ValidationError:
+        raise Unsound("form", "no request that this version of hansa knows; update hansa at both ends") from None
+    request.check()
+    return request
+
+
+def make_request(site: str, keys: Mapping[str, bytes], invited: Signed | None = None) -> Request:
+    """A site's request.
+
+    Args:
+        site: its name.
+        keys: the contents of tls.key, sign.key and node.key.
+        invited: how it may join; None: it is a member, and wants its next certificate.
+
+    Raises:
+        ValueError: one of the keys is none.
+    """
+    sign, node = load_signing_key(keys[SIGN_KEY]), load_ssh_private_key(keys[NODE_KEY], password=None)
+    if not isinstance(node, ec.EllipticCurvePrivateKey):
+        raise ValueError("not a P-256 key")
+    facts = {
+        "site": site,
+        "csr": make_csr(keys[TLS_KEY], site).decode(),
+        "sign": signing_public(sign),
+        "node": node_public(keys[NODE_KEY]),
+        "invited": None if invited is None else invited.model_dump(mode="json"),
+    }
+    said = CONTEXT + canonical(facts)
+    proofs = {"proof": sign.sign(said).hex(), "node_proof": node.sign(said, ec.ECDSA(hashes.SHA256())).hex()}
+    return Request.model_validate(facts | proofs)
+
+
+def short(site: str, *keys: str) -> str:
+    """A fingerprint of keys as it is read out: five groups of four hex digits."""
+    digest = hashlib.sha256(canonical([site, *keys])).hexdigest()
+    return "-".join(digest[i : i + 4] for i in range(0, 20, 4))
