@@ -1,44 +1,10 @@
-"""A connection to the server's public port, through a proxy if there is one."""
+"""The way to the server that a site's folder names."""
 
-import asyncio
-import os
-import socket
-from dataclasses import dataclass
-
-from clients.proxy import Connect, Proxy, parse
 from clients.sitefile import SiteFile
-from hansa.address import split
-from hansa.errors import UserError
-from hansa.splice import keep_alive
+from hansa import dial
+from hansa.dial import Way
 
-PROXY = "HANSA_PROXY"  # the variable that names a proxy where site.toml names none
 SESSIONS = "HANSA_SESSIONS"  # the variable in which a run's process finds where sessions are taken to the server's gate
-PATIENCE = 15.0  # seconds until a connection must stand
-
-
-@dataclass(frozen=True)
-class Way:
-    """How the server is reached."""
-
-    server: str  # host:port
-    proxy: Proxy | None
-
-    async def dial(self) -> socket.socket:
-        """A connection.
-
-        Raises:
-            OSError: there is none; TimeoutError and Refused are such.
-        """
-        async with asyncio.timeout(PATIENCE):
-            if self.proxy is None:
-                return await _connected(*split(self.server))
-            end = await _connected(self.proxy.host, self.proxy.port)
-            try:
-                await _through(end, Connect(self.server, self.proxy))
-            except BaseException:
-                end.close()
-                raise
-            return end
 
 
 def way(file: SiteFile) -> Way:
@@ -47,36 +13,4 @@ def way(file: SiteFile) -> Way:
     Raises:
         UserError: the environment's proxy is none.
     """
-    proxy = file.network.proxy
-    if proxy is None and (named := os.environ.get(PROXY)):
-        try:
-            proxy = parse(named)
-        except ValueError as error:
-            raise UserError(f"{PROXY}: {error}") from None
-    return Way(file.site.server, proxy)
-
-
-async def _connected(host: str, port: int) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    failed: OSError = ConnectionError("no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        end = socket.socket(family, kind, protocol)
-        try:
-            end.setblocking(False)
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(end)
-            await loop.sock_connect(end, address)
-            return end
-        except BaseException as error:
-            end.close()
-            if not isinstance(error, OSError):
-                raise
-            failed = error
-    raise failed
-
-
-async def _through(end: socket.socket, connect: Connect) -> None:
-    loop = asyncio.get_running_loop()
-    await loop.sock_sendall(end, connect.question)
-    while not connect.feed(await loop.sock_recv(end, 4096)):
-        pass
+    return dial.way(file.site.server, file.network.proxy)

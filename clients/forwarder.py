@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clients.dial import Way, way
-from clients.proxy import Refused
+from clients.dial import way
 from clients.sitefile import load_site_file
+from hansa.dial import Way
 from hansa.errors import UserError
 from hansa.files import write_atomically, write_private
 from hansa.fresh import Fresh
 from hansa.identity import make_authority, make_server
+from hansa.proxy import Refused
 from hansa.routes import FLEET
 from hansa.splice import CHUNK, LIMIT, Stream, carry_on, splice
 from hansa.startup import CA, SITE_FILE, TLS_CERTIFICATE, TLS_KEY

@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from clients.bounds import BoundsTable
 from clients.datatable import DataTable
-from clients.proxy import ProxyUrl
 from hansa.address import Dialled
 from hansa.config import checked
 from hansa.document import Document
 from hansa.endfile import FlowerTable
+from hansa.proxy import ProxyUrl
 from hansa.tables import A_NAME, Device, Name, Table
 from hansa.words import shown
 

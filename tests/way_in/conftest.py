@@ -18,12 +18,12 @@ import pytest
 import uvicorn
 
 from clients import link as site_end
-from clients.dial import Way
 from clients.forwarder import Forwarder, write_local
 from clients.link import Invitation, Link
-from clients.proxy import Proxy
 from hansa import identity
+from hansa.dial import Way
 from hansa.identity import Credential
+from hansa.proxy import Proxy
 from hansa.roster import Roster
 from hansa.routes import FLEET, session_name
 from hansa.startup import read_roster

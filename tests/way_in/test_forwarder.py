@@ -15,7 +15,7 @@ import pytest
 
 from clients.forwarder import LOCAL_CA, LOCAL_PAIR
 from clients.link import Link, Orphaned
-from clients.proxy import parse
+from hansa.proxy import parse
 from hansa.splice import Stream, splice
 from hansa.wire.link_pb2 import Plan, Result, ServerFrame, SiteFrame
 from server.arrivals import Answered, Joined

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.dial import PROXY, way
-from clients.proxy import Connect, Proxy, Refused, parse
+from clients.dial import way
 from clients.sitefile import load_site_file
+from hansa.dial import PROXY
 from hansa.errors import UserError
+from hansa.proxy import Connect, Proxy, Refused, parse
 
 SECRET = "http://me:hunter2@p:1"
 OPEN = b"HTTP/1.1 200 Connection established\r\n\r\n"
