@@ -97,6 +97,28 @@ def requested_key(csr: bytes) -> str:
     return _public(_requested(csr))
 
 
+def certified_key(certificate: bytes) -> str:
+    """The public key of a PEM certificate of ours (SPKI, PEM).
+
+    Raises:
+        ValueError: it is none.
+    """
+    key = x509.load_pem_x509_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("not a P-256 key")
+    return _public(key)
+
+
+def certifies(certificate: bytes, authority: bytes, site: str) -> bool:
+    """Whether an authority (PEM) has signed a certificate that says of somebody to be this site, and nothing else."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return uris(certificate) == (site_uri(site),)
+
+
 def sign_site(authority: Credential, csr: bytes, site: str, now: datetime) -> bytes:
     """A site's TLS certificate, PEM, for the key of a request. Nothing else of that is looked at: it is a stranger's.
 

@@ -114,9 +114,7 @@ def parse_kit(data: bytes, where: str) -> Kit:
     if not is_authority(kit.ca.encode()):
         raise UserError(f"{where}: the kit's ca is no certificate of an authority; {again}")
     if not kit.invited.is_by(kit.roster_key):
-        raise UserError(
-            f"{where}: changed on its way: the invitation is not signed by the kit's roster_key; {again}"
-        )
+        raise UserError(f"{where}: changed on its way: the invitation is not signed by the kit's roster_key; {again}")
     return kit
 
 

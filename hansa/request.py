@@ -22,7 +22,7 @@ from hansa.roster import PublicKey
 from hansa.startup import NODE_KEY, SIGN_KEY, TLS_KEY
 from hansa.tables import Name, Table
 
-CONTEXT = b"hansa/request/1\n"
+CONTEXT, CLAIM_CONTEXT = b"hansa/request/1\n", b"hansa/claim/1\n"
 
 
 class Unsound(Exception):
@@ -45,9 +45,16 @@ class Request(Table):
     node_proof: Annotated[str, Field(pattern=r"^[0-9a-f]{16,160}$")]  # the same, by the node key: ECDSA, DER in hex
 
     @property
+    def keys(self) -> str:
+        """A digest of the site's name and keys, in hex."""
+        return hashlib.sha256(
+            canonical([self.site, requested_key(self.csr.encode()), self.sign, self.node])
+        ).hexdigest()
+
+    @property
     def fingerprint(self) -> str:
-        """80 bits of the site's name and keys, to be compared by people."""
-        return short(self.site, requested_key(self.csr.encode()), self.sign, self.node)
+        """80 bits of it, to be read out and compared by people."""
+        return "-".join(self.keys[i : i + 4] for i in range(0, 20, 4))
 
     def check(self) -> None:
         """Checks all that can be told without knowing the consortium.
@@ -64,6 +71,22 @@ class Request(Table):
             raise Unsound("proof", "the request is not signed by the keys that it names")
         if self.invited is not None and self.invited.invitation.site != self.site:
             raise Unsound("another_site", f"the invitation is for {self.invited.invitation.site}, not for {self.site}")
+
+
+class Claim(Table):
+    """A site asks what became of its request. Who repeats a claim learns what everybody in the consortium may know."""
+
+    site: Name
+    proof: Signature
+
+    def is_by(self, key: str) -> bool:
+        """Whether a signing key (32 bytes in hex) has signed it."""
+        return signed_by(key, self.proof, CLAIM_CONTEXT + canonical(self.site))
+
+
+def make_claim(site: str, sign_key: bytes) -> Claim:
+    """A site's claim, by its signing key (PEM)."""
+    return Claim(site=site, proof=load_signing_key(sign_key).sign(CLAIM_CONTEXT + canonical(site)).hex())
 
 
 def read_request(body: object) -> Request:
@@ -104,9 +127,3 @@ def make_request(site: str, keys: Mapping[str, bytes], invited: Signed | None = 
     said = CONTEXT + canonical(facts)
     proofs = {"proof": sign.sign(said).hex(), "node_proof": node.sign(said, ec.ECDSA(hashes.SHA256())).hex()}
     return Request.model_validate(facts | proofs)
-
-
-def short(site: str, *keys: str) -> str:
-    """A fingerprint of keys as it is read out: five groups of four hex digits."""
-    digest = hashlib.sha256(canonical([site, *keys])).hexdigest()
-    return "-".join(digest[i : i + 4] for i in range(0, 20, 4))

@@ -7,6 +7,7 @@ from pathlib import Path
 from hansa.errors import UserError
 from hansa.identity import Credential, fingerprint, flaw
 from hansa.roster import Roster, verified
+from hansa.swap import settle
 
 CA = "ca.crt"
 TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
@@ -30,6 +31,7 @@ def read_startup(folder: Path, now: datetime) -> Startup:
     Raises:
         UserError: a file is missing, was changed, belongs to another consortium or is out of date; one line.
     """
+    settle(folder)
     roster = read_roster(folder)
     ca, tls = read(folder, CA), Credential(read(folder, TLS_CERTIFICATE), read(folder, TLS_KEY))
     try:

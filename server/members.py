@@ -6,6 +6,7 @@ from pathlib import Path
 from hansa.fresh import Fresh
 from hansa.roster import Member
 from hansa.startup import CA, ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, read_roster
+from server.former import Former
 from server.revoked import Revoked
 
 
@@ -19,7 +20,7 @@ class Members:
     def __init__(self, folder: Path) -> None:
         files = [folder / name for name in (ROSTER, ROSTER_SIGNATURE, ROSTER_KEY, CA)]
         self._roster = Fresh(files, lambda: read_roster(folder))
-        self._revoked = Revoked(folder)
+        self._revoked, self._former = Revoked(folder), Former(folder)
 
     def find(self, certificate: bytes) -> Member:
         """The site whose certificate (DER) it is. That the authority signed it is for TLS to check.
@@ -29,7 +30,8 @@ class Members:
             UserError: the roster or the revocations cannot be read.
         """
         fingerprint = f"sha256:{hashlib.sha256(certificate).hexdigest()}"
-        member = next((site for site in self._roster.get().sites if site.tls == fingerprint), None)
+        roster, name = self._roster.get(), self._former.sites().get(fingerprint)
+        member = next((site for site in roster.sites if fingerprint == site.tls or name == site.name), None)
         if member is None:
             raise Unwelcome(f"a certificate of our authority's that the roster does not have ({fingerprint[:15]}...)")
         if fingerprint in self._revoked.fingerprints():

@@ -35,13 +35,13 @@ class Revoked:
         """
         return self._fresh.get()
 
-    def add(self, fingerprint: str) -> None:
-        """Revokes a certificate.
+    def add(self, *fingerprints: str) -> None:
+        """Revokes certificates.
 
         Raises:
             UserError: the file that is there cannot be read.
         """
-        revoked = sorted(self.fingerprints() | {fingerprint})
+        revoked = sorted(self.fingerprints().union(fingerprints))
         write_atomically(self._path, _List(revoked=tuple(revoked)).model_dump_json(indent=1).encode())
 
     def _read(self) -> frozenset[str]:
