@@ -11,27 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
-from hansa.address import Dialled, is_host, join
-from hansa.config import checked
-from hansa.document import Document
+from hansa.address import is_host, join
 from hansa.errors import UserError
 from hansa.files import write_atomically
 from hansa.folders import made, write_folder
 from hansa.identity import (
     Credential,
     fingerprint,
-    flaw,
-    load_signing_key,
     make_authority,
     make_node_key,
     make_server,
     make_signing_key,
     make_site,
-    signing_public,
 )
 from hansa.roster import Member, Roster, sign
 from hansa.sitetoml import site_toml
@@ -47,22 +39,13 @@ from hansa.startup import (
     SUPEREXEC_SECRET,
     TLS_CERTIFICATE,
     TLS_KEY,
-    read,
-    read_roster,
 )
-from hansa.tables import A_NAME, Name, Table, is_name
+from hansa.tables import A_NAME, is_name
+from server.consortium import CA_KEY, CONSORTIUM_FILE, HOME, ROSTER_PRIVATE, open_consortium
 from server.events import ALL
 from server.templates import CONSORTIUM_TOML, SERVER_TOML, listening
 
 PORT = 9092  # of Flower's end; that of the sessions is the next
-CA_KEY, ROSTER_PRIVATE, CONSORTIUM_FILE = "ca.key", "roster.key", "consortium.toml"
-
-
-class ConsortiumTable(Table):
-    """[consortium]: what a site that joins later must be told."""
-
-    name: Annotated[Name, Field(description=A_NAME)]
-    server: Dialled
 
 
 @dataclass(frozen=True)
@@ -92,7 +75,7 @@ def provision(folder: Path, sites: Sequence[str], founding: Founding, now: datet
     """
     _check_names(sites)
     try:
-        if (folder / "consortium").is_dir():
+        if (folder / HOME).is_dir():
             _check_settled(folder, founding)
             return _add(folder, sites, now)
         if folder.exists():
@@ -109,7 +92,6 @@ def _found(folder: Path, sites: Sequence[str], founding: Founding, now: datetime
     authority, roster_key = make_authority(name, now), make_signing_key()
     facts = {"name": name, "server": join(hosts[0], port), "flower": join("127.0.0.1", port)}
     server_tls = make_server(authority, list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"])), now)
-    roster = Roster(consortium=name, edition=1, ca=fingerprint(authority.certificate), sites=())
     with made(folder) as new:
         shared = {CA: authority.certificate, ROSTER_KEY: f"{roster_key.public}\n".encode()}
         own = {
@@ -117,13 +99,15 @@ def _found(folder: Path, sites: Sequence[str], founding: Founding, now: datetime
             ROSTER_PRIVATE: roster_key.private,
             CONSORTIUM_FILE: (CONSORTIUM_TOML % facts).encode(),
         }
-        write_folder(new / "consortium", shared | own)
+        write_folder(new / HOME, shared | own)
         text = SERVER_TOML % {**facts, "session": listening(hosts[0], port + 1)}
         own = {SUPEREXEC_SECRET: secrets.token_bytes(32), SERVER_FILE: text.encode()}
         write_folder(new / "server", shared | _tls_files(server_tls) | own)
         (new / "sites").mkdir(mode=0o700)
         members = [_write_site(new / "sites" / site, site, authority, shared, facts["server"], now) for site in sites]
-        _publish(new, _with(roster, members, edition=1), roster_key.private)
+        ordered = tuple(sorted(members, key=lambda member: member.name))
+        roster = Roster(consortium=name, edition=1, ca=fingerprint(authority.certificate), sites=ordered)
+        _publish(new, roster, roster_key.private)
     return [
         f"{folder / 'consortium'}: the authority of {name}; keep it offline, it goes to no machine",
         f"{folder / 'server'}: for the server's machine",
@@ -132,36 +116,17 @@ def _found(folder: Path, sites: Sequence[str], founding: Founding, now: datetime
 
 
 def _add(folder: Path, sites: Sequence[str], now: datetime) -> list[str]:
-    own = folder / "consortium"
-    roster, document = read_roster(own), Document(own / CONSORTIUM_FILE)
-    server = checked(document, {"consortium": ConsortiumTable}, needed={"consortium"})["consortium"].server
-    _check_new(folder, roster, sites)
-    authority, roster_key = _authority(own, now)
-    shared, members = {CA: authority.certificate, ROSTER_KEY: read(own, ROSTER_KEY)}, list(roster.sites)
+    own = open_consortium(folder, now)
+    _check_new(folder, own.roster, sites)
+    shared, members = {CA: own.authority.certificate, ROSTER_KEY: own.roster_public}, list(own.roster.sites)
     for site in sites:
         with made(folder / "sites" / site) as new:
-            members.append(_write_site(new, site, authority, shared, server, now))
-    _publish(folder, _with(roster, members, roster.edition + 1), roster_key)
+            members.append(_write_site(new, site, own.authority, shared, own.table.server, now))
+    _publish(folder, own.with_members(members), own.roster_key)
     return [
         *_told(folder, sites),
         f"{ROSTER} and {ROSTER_SIGNATURE} changed: copy both to the server and to every site",
     ]
-
-
-def _authority(own: Path, now: datetime) -> tuple[Credential, bytes]:
-    """The authority and the roster's private key, which can sign for what is there."""
-    authority, roster_key = Credential(read(own, CA), read(own, CA_KEY)), read(own, ROSTER_PRIVATE)
-    public = read(own, ROSTER_KEY).decode().strip()
-    try:
-        wrong = flaw(authority, authority.certificate, now)
-        ours = signing_public(load_signing_key(roster_key)) == public
-    except ValueError as error:
-        raise UserError(f"{own}: {CA_KEY} or {ROSTER_PRIVATE} is no PEM key; put back the right one") from error
-    if wrong:
-        raise UserError(f"{own / CA}: the certificate {wrong}; put back the pair that was made, or found anew")
-    if not ours:
-        raise UserError(f"{own / ROSTER_PRIVATE}: does not belong to {ROSTER_KEY}; put back the one that does")
-    return authority, roster_key
 
 
 def _write_site(
@@ -177,15 +142,10 @@ def _publish(folder: Path, roster: Roster, key: bytes) -> None:
     """Signs a roster and lays it into every folder that is there, the authority's last: it tells what is settled."""
     data = roster.to_bytes()
     signature = sign(data, key)
-    for path in [folder / "server", *sorted((folder / "sites").iterdir()), folder / "consortium"]:
+    for path in [folder / "server", *sorted((folder / "sites").iterdir()), folder / HOME]:
         if path.is_dir() and not path.name.startswith("."):
             write_atomically(path / ROSTER, data)
             write_atomically(path / ROSTER_SIGNATURE, signature)
-
-
-def _with(roster: Roster, members: Sequence[Member], edition: int) -> Roster:
-    ordered = tuple(sorted(members, key=lambda member: member.name))
-    return roster.model_copy(update={"edition": edition, "sites": ordered})
 
 
 def _tls_files(tls: Credential) -> dict[str, bytes]:
