@@ -1,0 +1,172 @@
+"""`hansa approve` and `hansa revoke`: who is in the consortium, decided where its keys are, and told to the server."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hansa.errors import UserError
+from hansa.files import write_atomically
+from hansa.identity import fingerprint, sign_site
+from hansa.request import Request, Unsound, read_request
+from hansa.roster import Member, Roster, sign
+from hansa.startup import ROSTER, ROSTER_SIGNATURE, SERVER_FILE, read
+from hansa.swap import swap
+from server.consortium import Consortium, open_consortium
+from server.enrolment import is_of
+from server.invite import check_new_name
+from server.publishing import publish
+from server.revoked import Revoked
+
+ISSUED = "issued"  # in the consortium's own folder: the certificates that it has given out, by name
+
+Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # a verb and its body, put to the server as administrator
+Say = Callable[[str], None]
+
+
+def approve(
+    folder: Path, names: Sequence[str], now: datetime, ask: Ask, agreed: Callable[[str], bool], say: Say
+) -> None:
+    """Lets in who waits at the server, if the user agrees; and gives the server what it does not have yet.
+
+    Args:
+        folder: that `hansa provision` made.
+        names: whom to let in; none: whoever waits.
+        now: with its zone.
+        ask: puts a question to the server.
+        agreed: asks the user, about one line.
+        say: shows a line.
+
+    Raises:
+        UserError: one of the names does not wait, or the folder is not in order, or older than the server's roster.
+    """
+    own = open_consortium(folder, now)
+    _catch_up(own, int(ask("requests", {})["edition"]), ask, say)
+    waiting = _sound(own, ask("requests", {})["requests"], say)
+    if missing := [name for name in names if name not in waiting]:
+        there = ", ".join(waiting) or "nobody"
+        raise UserError(*(f"{name}: no request of {name}'s waits at the server ({there} does)" for name in missing))
+    if not waiting:
+        say("nobody waits to be approved")
+    chosen = [
+        request
+        for name, request in waiting.items()
+        if (not names or name in names) and agreed(f"{name}, {_what(request)}, keys {request.fingerprint}")
+    ]
+    if chosen:
+        _let_in(own, chosen, now)
+        _tell(open_consortium(folder, now), ask)
+        say(f"approved: {', '.join(request.site for request in chosen)}; each collects its certificate by itself")
+
+
+def revoke(folder: Path, name: str, now: datetime, ask: Ask, say: Say) -> None:
+    """Takes a site or a person out.
+
+    Args:
+        folder: that `hansa provision` made.
+        name: the site's or the person's.
+        now: with its zone.
+        ask: puts a question to the server.
+        say: shows a line.
+
+    Raises:
+        UserError: there is nobody of that name, or the folder is not in order.
+        OSError: the server cannot be told; here it is done.
+    """
+    own = open_consortium(folder, now)
+    Revoked(own.path).add(_print_of(own, name))  # first: whatever is cut off then, the name is out
+    _settle(own, own.with_members([member for member in own.roster.sites if member.name != name]))
+    own = open_consortium(folder, now)
+    if (folder / "server" / SERVER_FILE).is_file():
+        publish(folder / "server", _publication(own))
+    say(f"{name} is out of edition {own.roster.edition} of the roster")
+    _tell(own, ask)
+    say(f"the server at {own.table.server} lets {name} in no more")
+
+
+def _catch_up(own: Consortium, edition: int, ask: Ask, say: Say) -> None:
+    if edition > own.roster.edition:
+        raise UserError(
+            f"{own.path}: its roster is of edition {own.roster.edition}, the server's of {edition}; approve where the "
+            "newest one is, or put that folder back"
+        )
+    if edition < own.roster.edition:
+        _tell(own, ask)
+        say(f"the server has got edition {own.roster.edition} of the roster, which it did not have yet")
+
+
+def _sound(own: Consortium, requests: Sequence[object], say: Say) -> dict[str, Request]:
+    """The requests that are what they say, by site: the server's word does not count here."""
+    found: dict[str, Request] = {}
+    for body in requests:
+        try:
+            request = read_request(body)
+            _check(own, request, [*own.roster.sites, *found.values()])
+            found[request.site] = request
+        except (Unsound, UserError) as error:
+            say(f"warning: passed over a request: {error}")
+    return found
+
+
+def _check(own: Consortium, request: Request, others: Sequence[Member | Request]) -> None:
+    """Raises Unsound or UserError where a request is not one that could be granted."""
+    member = own.roster.member(request.site)
+    if request.invited is None:
+        if member is None or not is_of(request, member):
+            raise Unsound("keys", f"it asks for {request.site}'s next certificate, but not with {request.site}'s keys")
+        return
+    if not request.invited.is_by(own.roster_public.decode(errors="replace").strip()):
+        raise Unsound("forged", f"{request.site} was not invited by this consortium")
+    check_new_name(own, request.site)
+    if any(request.sign == one.sign or request.node == one.node for one in others):
+        raise Unsound("keys", f"{request.site} shows a key of another site's")
+
+
+def _what(request: Request) -> str:
+    return "its next certificate" if request.invited is None else "a new site"
+
+
+def _let_in(own: Consortium, requests: Sequence[Request], now: datetime) -> None:
+    members = {member.name: member for member in own.roster.sites}
+    (own.path / ISSUED).mkdir(mode=0o700, exist_ok=True)
+    for request in requests:
+        certificate = sign_site(own.authority, request.csr.encode(), request.site, now)
+        write_atomically(own.path / ISSUED / f"{request.site}.crt", certificate)
+        members[request.site] = Member(
+            name=request.site, tls=fingerprint(certificate), sign=request.sign, node=request.node
+        )
+    _settle(own, own.with_members(list(members.values())))
+
+
+def _settle(own: Consortium, roster: Roster) -> None:
+    data = roster.to_bytes()
+    swap(own.path, {ROSTER: data, ROSTER_SIGNATURE: sign(data, own.roster_key)})
+
+
+def _tell(own: Consortium, ask: Ask) -> None:
+    ask("publish", _publication(own))
+
+
+def _publication(own: Consortium) -> dict[str, Any]:
+    certificates = {}
+    for member in own.roster.sites:
+        path = own.path / ISSUED / f"{member.name}.crt"
+        if path.is_file() and fingerprint(path.read_bytes()) == member.tls:
+            certificates[member.name] = path.read_text()
+    return {
+        "roster": read(own.path, ROSTER).decode(),
+        "signature": read(own.path, ROSTER_SIGNATURE).decode().strip(),
+        "certificates": certificates,
+        "revoked": sorted(Revoked(own.path).fingerprints()),
+    }
+
+
+def _print_of(own: Consortium, name: str) -> str:
+    """The fingerprint of a site's or a person's certificate."""
+    if member := own.roster.member(name):
+        return member.tls
+    path = own.path / ISSUED / f"{name}.crt"
+    if path.parent.is_dir() and name in {one.stem for one in path.parent.glob("*.crt")}:
+        return fingerprint(path.read_bytes())
+    known = sorted({member.name for member in own.roster.sites} | {one.stem for one in path.parent.glob("*.crt")})
+    raise UserError(f"{name}: no site or person of {own.roster.consortium} ({', '.join(known) or 'there is nobody'})")

@@ -1,0 +1,69 @@
+"""`hansa invite`: the file by which a site joins."""
+
+from datetime import datetime
+from pathlib import Path
+
+from hansa.errors import UserError
+from hansa.files import whole, write_private
+from hansa.kit import DAYS, Kit
+from hansa.kit import invite as make_invitation
+from hansa.tables import A_NAME, is_name
+from server.consortium import Consortium, open_consortium
+from server.events import ALL
+
+INVITATIONS = "invitations"
+MOST_DAYS = 365
+
+
+def invite(folder: Path, site: str, now: datetime, days: int = DAYS) -> list[str]:
+    """Writes an invitation kit for a site that is to join.
+
+    Args:
+        folder: that `hansa provision` made.
+        site: its name.
+        now: with its zone.
+        days: for which the invitation is good.
+
+    Returns:
+        What is to be done with it: a line each.
+
+    Raises:
+        UserError: a name that is wrong or taken, too many days, or the folder is not in order.
+    """
+    own = open_consortium(folder, now)
+    check_new_name(own, site)
+    if not 1 <= days <= MOST_DAYS:
+        raise UserError(f"--days {days}: must be between 1 and {MOST_DAYS}")
+    kit = Kit(
+        hansa_kit=1,
+        consortium=own.table.name,
+        server=own.table.server,
+        ca=own.authority.certificate.decode("ascii"),
+        roster_key=own.roster_public.decode("ascii").strip(),
+        invited=make_invitation(site, own.roster_key, now, days),
+    )
+    path = folder / INVITATIONS / f"{site}.kit"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with whole(path) as temporary:
+        temporary.unlink(missing_ok=True)
+        write_private(temporary, kit.to_bytes())
+    until = kit.invited.invitation.expires
+    return [
+        f"{path}: for {site}, good once and until {until:%Y-%m-%d %H:%M} UTC; whoever has it may ask in {site}'s name",
+        f"there: hansa site join {path.name}; then here: hansa approve {folder}",
+    ]
+
+
+def check_new_name(own: Consortium, site: str) -> None:
+    """Whether a new site may have a name.
+
+    Raises:
+        UserError: it may not.
+    """
+    if not is_name(site) or site == ALL:
+        why = f"must be {A_NAME}" if site != ALL else "stands for all sites in a report; choose another name"
+        raise UserError(f"{site}: {why}")
+    if taken := [member.name for member in own.roster.sites if member.name.casefold() == site.casefold()]:
+        raise UserError(
+            f"{site}: {own.roster.consortium} has the site {taken[0]}; choose another name, or revoke it first"
+        )

@@ -1,0 +1,67 @@
+"""Files replaced as one: after a crash at any moment all are old, or all are new."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hansa import swap as module
+from hansa.swap import settle, swap
+
+OLD, NEW = {"a": b"old a", "b": b"old b"}, {"a": b"new a", "b": b"new b"}
+
+
+class Crash(BaseException):
+    """The machine dies."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_crash_before_any_step_leaves_the_old_ones_or_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """The steps are all that touches the disk: writing, syncing, renaming, removing."""
+    swap(tmp_path, OLD)
+    left = steps
+
+    def dying(call: object) -> object:
+        def step(*args: object, **options: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Crash
+            return call(*args, **options)  # type: ignore[operator]
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for name in ("write_private", "sync_folder", "write_atomically"):
+            patch.setattr(module, name, dying(getattr(module, name)))
+        patch.setattr(os, "replace", dying(os.replace))
+        try:
+            swap(tmp_path, NEW)
+        except Crash:
+            pass
+        else:
+            assert steps > 7
+    committed = (tmp_path / module.JOURNAL).exists()
+    settle(tmp_path)
+    assert contents(tmp_path) in (OLD, NEW)
+    if committed:
+        assert contents(tmp_path) == NEW
+    swap(tmp_path, NEW)
+    assert contents(tmp_path) == NEW
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", module.LOCK}
+
+
+def test_what_is_put_in_place_is_for_its_owner_only(tmp_path: Path) -> None:
+    swap(tmp_path, NEW)
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in NEW} == {0o600}
+
+
+def test_a_folder_in_which_nothing_was_cut_off_is_left_alone(tmp_path: Path) -> None:
+    settle(tmp_path)
+    assert list(tmp_path.iterdir()) == []
