@@ -7,7 +7,7 @@
 The server can neither invite nor approve: it has no key for that. It keeps what it is given, and refuses what is false.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,12 @@ REQUESTS, INVITATIONS, CERTIFICATES = "requests", "invitations", "certificates"
 WAITING, APPROVED = "waiting", "approved"
 PATIENCE = 10.0  # seconds that one act waits for another
 
+Permit = Callable[[str], None]
+
+
+def freely(site: str) -> None:
+    """Permits what nobody keeps a record of."""
+
 
 class Used(Table):
     """What became of an invitation."""
@@ -37,8 +43,14 @@ class Used(Table):
     approved: bool = False
 
 
-def enrol(folder: Path, body: object, now: datetime) -> dict[str, Any]:
+def enrol(folder: Path, body: object, now: datetime, permit: Permit = freely) -> dict[str, Any]:
     """A stranger asks to join, by an invitation.
+
+    Args:
+        folder: the server's.
+        body: of the question: a `Request`.
+        now: with its zone.
+        permit: told the site, when all is checked and nothing done.
 
     Returns:
         The state of the request, "waiting" or "approved", and the fingerprint of the keys.
@@ -56,14 +68,24 @@ def enrol(folder: Path, body: object, now: datetime) -> dict[str, Any]:
         if member := read_roster(folder).member(request.site):
             if not is_of(request, member):
                 raise Unsound("member", f"{request.site} is a member already, with other keys")
+            permit(request.site)
             return {"state": APPROVED, "fingerprint": request.fingerprint}
-        _use(folder, request, now)
-        _keep(folder, request)
+        used = _use(folder, request, now)
+        _check_latest(folder, request)
+        permit(request.site)
+        write_atomically(_invitation(folder, request), used.model_dump_json().encode())
+        write_atomically(_place(folder, request.site), request.model_dump_json().encode())
     return {"state": WAITING, "fingerprint": request.fingerprint}
 
 
-def renew(folder: Path, site: str, body: object) -> dict[str, Any]:
+def renew(folder: Path, site: str, body: object, permit: Permit = freely) -> dict[str, Any]:
     """A site asks for its next certificate, under its present one.
+
+    Args:
+        folder: the server's.
+        site: the caller.
+        body: of the question: a `Request`.
+        permit: told the site, when all is checked and nothing done.
 
     Raises:
         Unsound: the request is not what it says, or not the caller's.
@@ -76,12 +98,18 @@ def renew(folder: Path, site: str, body: object) -> dict[str, Any]:
     if member is None or request.invited is not None or (request.sign, request.node) != (member.sign, member.node):
         raise Unsound("keys", f"the request is not signed by the keys that {ROSTER} has for {site}")
     with alone(folder):
+        permit(site)
         write_atomically(_place(folder, site), request.model_dump_json().encode())
     return {"state": WAITING, "fingerprint": request.fingerprint}
 
 
-def collect(folder: Path, body: object) -> dict[str, Any]:
+def collect(folder: Path, body: object, permit: Permit = freely) -> dict[str, Any]:
     """Whoever has a site's signing key asks what became of its request. The answer holds no secret.
+
+    Args:
+        folder: the server's.
+        body: of the question: a `Claim`.
+        permit: told the site, when all is checked.
 
     Returns:
         The state, and if it is "approved" the certificate, the roster and its signature.
@@ -98,6 +126,7 @@ def collect(folder: Path, body: object) -> dict[str, Any]:
     member = roster.member(claim.site)
     if not any(one is not None and claim.is_by(one.sign) for one in (waiting, member)):
         raise Unsound("unknown", f"nobody with these keys waits to be {claim.site}; start again with hansa site join")
+    permit(claim.site)
     if waiting is not None or member is None:
         return {"state": WAITING}
     try:
@@ -162,31 +191,34 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _use(folder: Path, request: Request, now: datetime) -> None:
-    """Notes by whose keys the invitation is used: the first ones, which may ask again."""
+def _use(folder: Path, request: Request, now: datetime) -> Used:
+    """What is noted of the invitation: the first keys that use it, which may ask again.
+
+    Raises:
+        Unsound: it may not be used, or not by these keys, or not any more.
+    """
     path = _invitation(folder, request)
     try:
         used = Used.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         if request.invited is None or now > request.invited.invitation.expires:
             raise Unsound("expired", "the invitation is out of date; ask the consortium for a new one") from None
-        write_atomically(path, Used(site=request.site, keys=request.keys).model_dump_json().encode())
-        return
+        return Used(site=request.site, keys=request.keys)
     except (OSError, ValidationError) as error:
         raise UserError(f"{path}: cannot be read; restore it, or invite the site anew") from error
     if used.keys != request.keys:
         raise Unsound("used", "the invitation was used already, by other keys; ask the consortium for a new one")
     if used.approved:
         raise Unsound("used", "the invitation was used already, and the site was taken out; ask for a new one")
+    return used
 
 
-def _keep(folder: Path, request: Request) -> None:
-    """Lets it wait, unless the site has asked by an invitation that was made later."""
+def _check_latest(folder: Path, request: Request) -> None:
+    """Raises Unsound where the site has asked by an invitation that was made later."""
     before = waits(folder, request.site)
     asked = [one.invited.invitation.expires for one in (before, request) if one is not None and one.invited is not None]
     if asked and asked[0] > asked[-1]:
         raise Unsound("superseded", f"{request.site} has asked by a later invitation, which counts")
-    write_atomically(_place(folder, request.site), request.model_dump_json().encode())
 
 
 def _issued(folder: Path, request: Request, member: Member) -> bool:

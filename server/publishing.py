@@ -19,7 +19,7 @@ from hansa.roster import Fingerprint, Roster, verified
 from hansa.startup import CA, ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, read, read_roster
 from hansa.swap import swap
 from hansa.tables import Name, Table
-from server.enrolment import CERTIFICATES, alone, settle_requests, signed_roster
+from server.enrolment import CERTIFICATES, Permit, alone, freely, settle_requests, signed_roster
 from server.former import Former
 from server.revoked import Revoked
 
@@ -33,8 +33,13 @@ class Publication(Table):
     revoked: tuple[Fingerprint, ...] = ()
 
 
-def publish(folder: Path, body: object) -> dict[str, Any]:
+def publish(folder: Path, body: object, permit: Permit = freely) -> dict[str, Any]:
     """Takes a roster that is newer than the server's, or the same again.
+
+    Args:
+        folder: the server's.
+        body: of the question: a `Publication`.
+        permit: called when all is checked and nothing done.
 
     Returns:
         The edition that now stands.
@@ -50,6 +55,7 @@ def publish(folder: Path, body: object) -> dict[str, Any]:
     with alone(folder):
         before = read_roster(folder)
         roster = _checked(folder, said, before)
+        permit("")
         _lay_in(folder, said, before, roster)
     return {"edition": roster.edition}
 
