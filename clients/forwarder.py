@@ -7,8 +7,6 @@ talks TLS to this process, which talks mutual TLS to the server's gate; a sessio
 """
 
 import asyncio
-import os
-import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,12 +15,11 @@ from pathlib import Path
 
 from clients.dial import way
 from clients.sitefile import load_site_file
-from hansa.dial import Way
+from hansa.dial import Way, in_words
 from hansa.errors import UserError
 from hansa.files import write_atomically, write_private
 from hansa.fresh import Fresh
 from hansa.identity import make_authority, make_server
-from hansa.proxy import Refused
 from hansa.routes import FLEET
 from hansa.splice import CHUNK, LIMIT, Stream, carry_on, splice
 from hansa.startup import CA, SITE_FILE, TLS_CERTIFICATE, TLS_KEY
@@ -80,7 +77,7 @@ class Forwarder:
             try:
                 await serve(near)
             except OSError as error:
-                self._tell(_words(error))
+                self._tell(in_words(error))
             finally:
                 await near.close()
 
@@ -143,22 +140,6 @@ class Forwarder:
         if trouble != self._trouble:
             self.say(f"{self.way.server}: {trouble or 'reached again'}")
             self._trouble = trouble
-
-
-def _words(error: OSError) -> str:
-    """What is wrong, in a line that repeats nothing of a proxy's password."""
-    match error:
-        case Refused():
-            return str(error)
-        case ssl.SSLCertVerificationError():
-            return f"what answers there is not this consortium's server: {error.verify_message}"
-        case ssl.SSLError():
-            return f"no TLS with what answers there ({error.reason}); is it the server's public port?"
-        case TimeoutError():
-            return "no connection in time"
-        case socket.gaierror():
-            return f"the name is not known here ({error.strerror})"
-    return os.strerror(error.errno).lower() if error.errno else "the connection was lost"
 
 
 async def serve(folder: Path, node: int, session: int) -> None:

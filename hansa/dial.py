@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
+import ssl
 from dataclasses import dataclass
 
 from hansa.address import split
 from hansa.errors import UserError
-from hansa.proxy import Connect, Proxy, parse
+from hansa.proxy import Connect, Proxy, Refused, parse
 from hansa.splice import keep_alive
 
 PROXY = "HANSA_PROXY"  # the variable that names a proxy where no file names one
@@ -51,6 +52,24 @@ def way(server: str, proxy: Proxy | None) -> Way:
         except ValueError as error:
             raise UserError(f"{PROXY}: {error}") from None
     return Way(server, proxy)
+
+
+def in_words(error: OSError) -> str:
+    """Why there is no connection, in a line that repeats nothing of a proxy's password."""
+    match error:
+        case Refused():
+            return str(error)
+        case ssl.SSLCertVerificationError():
+            return f"what answers there is not this consortium's server: {error.verify_message}"
+        case ssl.SSLError() if "ALERT" in (error.reason or ""):
+            return f"the server does not take this certificate ({error.reason})"
+        case ssl.SSLError():
+            return f"no TLS with what answers there ({error.reason}); is it the server's public port?"
+        case TimeoutError():
+            return "no connection in time"
+        case socket.gaierror():
+            return f"the name is not known here ({error.strerror})"
+    return os.strerror(error.errno).lower() if error.errno else "the connection was lost"
 
 
 async def _connected(host: str, port: int) -> socket.socket:

@@ -35,6 +35,31 @@ def write_private(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line to a file that is made readable by its owner only, and syncs it. Several processes may do so at once.
+
+    Raises:
+        OSError: it could not be written whole.
+    """
+    new = not path.exists()
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        whole = (b"" if _ends_well(handle) else b"\n") + line + b"\n"
+        if os.write(handle, whole) != len(whole):
+            raise OSError(f"{path}: only a part of the line was written; is the disk full?")
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if new:
+        sync_folder(path.parent)
+
+
+def _ends_well(handle: int) -> bool:
+    """Whether the file is empty or ends a line; a machine that died in the middle of one leaves it open."""
+    end = os.lseek(handle, 0, os.SEEK_END)
+    return end == 0 or os.pread(handle, 1, end - 1) == b"\n"
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Gives a temporary name to write a file under; it is synced to disk, and only then gets its own."""

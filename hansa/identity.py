@@ -27,6 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hansa import routes
 from hansa.address import as_ip
+from hansa.roles import Role, uri
 from hansa.wire.rules import site_uri
 
 TOLERANCE = timedelta(minutes=5)  # a certificate is valid this long before it was made: clocks differ
@@ -71,6 +72,12 @@ def make_site(authority: Credential, site: str, now: datetime) -> Credential:
     """A site's TLS certificate, good for a client only: no site can pass itself off as the server."""
     names = [x509.UniformResourceIdentifier(site_uri(site))]
     return _leaf(authority, site, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+
+
+def make_person(authority: Credential, role: Role, name: str, now: datetime) -> Credential:
+    """A person's TLS certificate, by which they ask the server; good for a client only."""
+    names = [x509.UniformResourceIdentifier(uri(role, name))]
+    return _leaf(authority, name, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
 
 def make_tls_key() -> bytes:
@@ -205,13 +212,12 @@ def ends(certificate: bytes) -> datetime:
 
 def uris(certificate: bytes) -> tuple[str, ...]:
     """The URIs that a PEM certificate names as its subject's."""
-    try:
-        names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
-    except x509.ExtensionNotFound:
-        return ()
-    return tuple(names.value.get_values_for_type(x509.UniformResourceIdentifier))
+    return _uris(x509.load_pem_x509_certificate(certificate))
+
+
+def uris_of_der(certificate: bytes) -> tuple[str, ...]:
+    """The URIs that a certificate in DER names as its subject's."""
+    return _uris(x509.load_der_x509_certificate(certificate))
 
 
 def flaw(credential: Credential, authority: bytes, now: datetime) -> str | None:
@@ -233,6 +239,14 @@ def flaw(credential: Credential, authority: bytes, now: datetime) -> str | None:
     if now < certificate.not_valid_before_utc:
         return f"begins on {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; set this machine's clock"
     return None
+
+
+def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.value.get_values_for_type(x509.UniformResourceIdentifier))
 
 
 def _leaf(

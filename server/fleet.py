@@ -1,19 +1,49 @@
-"""The gate's way to Flower: a member's requests to the sites' interface, and nothing else."""
+"""The gate's way to Flower: a member's requests to the sites' interface, and nothing else.
+
+Flower's interfaces share one port, and all but the sites' trust whoever reaches them.
+"""
 
 import asyncio
+import base64
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 from hansa.address import join
 from hansa.errors import UserError
-from hansa.splice import CHUNK, LIMIT, Stream, carry_on
+from hansa.splice import LIMIT, Stream
 from hansa.startup import CA
+from server.carrying import carry
 from server.endtls import contexts, ended
-from server.fleetfilter import FleetFilter, Moves
 from server.members import Members, Unwelcome
+from server.requestfilter import Needed, RequestFilter, Rules
 
 IDLE = 60.0  # seconds; a node asks every three
+LARGEST_BODY = 64 << 20  # bytes; Flower sends 5 MB at once
+
+_PATH = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")  # all that Flower has there
+_PASSED = re.compile(rb"content-type|content-length|accept|accept-encoding|user-agent|(x-)?flwr-[a-z0-9-]+")
+_RETURNED = re.compile(rb"content-type|content-length|content-encoding|retry-after|(x-)?flwr-[a-z0-9-]+")
+_NOT_ITS_NODE = "the node's key is not the one that the roster has for this certificate's site"
+
+
+def rules(host: str, node: str) -> Rules:
+    """What passes to Flower.
+
+    Args:
+        host: the SuperLink's address, for the requests' Host.
+        node: the public key by which Flower knows the site (SPKI, PEM): it speaks for no other node.
+    """
+    key = base64.b64encode(node.encode("ascii"))
+    return Rules(
+        largest=lambda path: LARGEST_BODY if _PATH.fullmatch(path) else None,
+        otherwise="only POST to /v1/fleet/ passes here",
+        passed=_PASSED,
+        returned=_RETURNED,
+        added=[(b"host", host.encode("ascii"))],
+        needed=Needed((b"flwr-public-key", key), _NOT_ITS_NODE),
+    )
 
 
 class Fleet:
@@ -41,9 +71,15 @@ class Fleet:
         """
         try:
             async with ended(raw, first, self.contexts.get(), IDLE) as (site, certificate):
-                node = self.members.find(certificate).node
+                sieve = RequestFilter(rules(join(*self.superlink), self.members.find(certificate).node))
                 server = await self._superlink()
-                await self._filter(site, certificate, server, FleetFilter(join(*self.superlink), node), caller)
+                await carry(
+                    (site, server),
+                    sieve,
+                    lambda: self.members.find(certificate),  # again: it may have been revoked since
+                    lambda line: self.note(caller, line),
+                    IDLE,
+                )
         except ssl.SSLError as error:
             # What OpenSSL says of a certificate is its own text, not the caller's.
             self.note(caller, f"no certificate of this consortium's: {getattr(error, 'verify_message', error.reason)}")
@@ -54,21 +90,3 @@ class Fleet:
         context = ssl.create_default_context(cafile=self.folder / CA)
         host, port = self.superlink
         return Stream(*await asyncio.open_connection(host, port, ssl=context, limit=LIMIT))
-
-    async def _filter(self, site: Stream, certificate: bytes, server: Stream, sieve: FleetFilter, caller: str) -> None:
-        async def make(moves: Moves) -> bool:
-            await server.send(moves.to_server)
-            await site.send(moves.to_site)
-            if moves.refused:
-                self.note(caller, moves.refused)
-            return not moves.over
-
-        async def up() -> bool:
-            data = await site.reader.read(CHUNK)
-            self.members.find(certificate)  # again: it may have been revoked since
-            return await make(sieve.from_site(data))
-
-        async def down() -> bool:
-            return await make(sieve.from_server(await server.reader.read(CHUNK)))
-
-        await carry_on([up, down], [site, server], IDLE)

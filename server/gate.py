@@ -13,10 +13,11 @@ from pathlib import Path
 
 from hansa.address import split
 from hansa.errors import UserError
-from hansa.routes import FLEET, session_label
+from hansa.routes import CONTROL, FLEET, session_label
 from hansa.splice import LIMIT, Stream, keep_alive
 from hansa.startup import SERVER_FILE
 from server.clienthello import HelloReader, NoName
+from server.desk import Desk
 from server.fleet import Fleet
 from server.serverfile import load_server_file
 from server.sessions import Sessions
@@ -146,7 +147,7 @@ async def serve(folder: Path, listen: Address, superlink: Address) -> None:
         OSError: the address cannot be used.
     """
     log, host = Log(), split(load_server_file(folder / SERVER_FILE).server.sessions)[0]
-    routes = {FLEET: Fleet(folder, superlink, log.note)}  # `routes.CONTROL` gets its own
+    routes: dict[str, Route] = {FLEET: Fleet(folder, superlink, log.note), CONTROL: Desk(folder, log.note)}
     gate = Gate(routes, Sessions(folder / "runs", host), log.note, most_connections())
     async with await gate.listen(listen) as server:
         await server.serve_forever()

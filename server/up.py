@@ -12,9 +12,9 @@ from signal import SIGINT, SIGTERM
 from hansa.address import as_ip, is_loopback, join, split
 from hansa.errors import RunFailed, UserError
 from hansa.flower import environment, free_port, port_taken, program, shown
-from hansa.roster import Roster
 from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
 from hansa.supervise import Child, Program, Supervisor
+from server.admission import Admission, admit
 from server.flower import Control, Refused, Unreachable
 from server.revive import Reviver
 from server.serverfile import ServerFile, load_server_file
@@ -46,24 +46,17 @@ def up(folder: Path, say: Say) -> None:
         admit(link.control, startup.roster, say)
         supervisor.tell(address=link.address)
         if file.server.public:
+            _start_control(supervisor)
             supervisor.tell(public=_start_gate(supervisor, file.server.public, link.address))
         reviver = Reviver(folder / "runs", link.control, say, file.runs.auto_resume)
+        admission = Admission(folder, link.control, say, startup.roster)
         supervisor.at_stop.append(lambda: _leave(link, startup.ca, reviver))
         for line in _introduction(supervisor, link.address, file.server.reached):
             say(line)
         while True:
             supervisor.wait(LOOK)
             reviver.look()
-
-
-def admit(control: Control, roster: Roster, say: Say) -> None:
-    """Registers the sites of the roster with the SuperLink, and those no longer that are not in it."""
-    nodes, keys = {node.key: node for node in control.nodes()}, {site.node.encode(): site.name for site in roster.sites}
-    for key in nodes.keys() - keys.keys():
-        control.unregister(nodes[key].id)
-        say(f"{nodes[key].name} is not in the roster any more, and may not connect")
-    for key in keys.keys() - nodes.keys():
-        control.register(keys[key], key)
+            admission.look()
 
 
 @dataclass(frozen=True)
@@ -135,6 +128,12 @@ def _start_gate(supervisor: Supervisor, public: str, superlink: str) -> str:
     command = [sys.executable, "-P", "-m", "server.gate", str(supervisor.folder), at, superlink]
     supervisor.start(Program("Gate", command))
     return at
+
+
+def _start_control(supervisor: Supervisor) -> None:
+    """Starts the control end, on a socket that only this user reaches."""
+    (supervisor.folder / "run").chmod(0o700)
+    supervisor.start(Program("Control", [sys.executable, "-P", "-m", "server.control", str(supervisor.folder)]))
 
 
 def _reached(host: str) -> str:

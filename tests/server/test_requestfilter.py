@@ -14,7 +14,8 @@ import uvicorn
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.fleetfilter import LARGEST_BODY, LARGEST_HEAD, FleetFilter, Moves
+from server.fleet import LARGEST_BODY, rules
+from server.requestfilter import LARGEST_HEAD, Moves, RequestFilter
 
 NODE = "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----\n"
 KEY = b"flwr-public-key: " + base64.b64encode(NODE.encode())
@@ -32,12 +33,12 @@ def request(
     return b"\r\n".join([*heads, b"", body])
 
 
-def new() -> FleetFilter:
-    return FleetFilter(HOST, NODE)
+def new() -> RequestFilter:
+    return RequestFilter(rules(HOST, NODE))
 
 
-def fed(data: bytes, one: FleetFilter | None = None) -> Moves:
-    return (one or new()).from_site(data)
+def fed(data: bytes, one: RequestFilter | None = None) -> Moves:
+    return (one or new()).from_caller(data)
 
 
 def status(moves: Moves) -> int:
@@ -48,7 +49,7 @@ def status(moves: Moves) -> int:
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method="POST", target="/", headers=[("host", "x")]))
     client.send(h11.EndOfMessage())
-    client.receive_data(moves.to_site)
+    client.receive_data(moves.to_caller)
     response = client.next_event()
     assert isinstance(response, h11.Response)
     assert isinstance(client.next_event(), h11.Data)
@@ -103,7 +104,7 @@ def test_a_request_goes_on_as_it_is_and_its_answer_comes_back(flower: Uvicorn) -
     lines = [b"Content-Type: application/x-protobuf", b"flwr-timestamp: 2026", b"x-flwr-client: x"]
     moves = fed(request(PATH, *lines, body=bytes(range(256))), one)
     assert not moves.over
-    assert moves.to_site == b""
+    assert moves.to_caller == b""
     assert flower.sees(moves.to_server) == [("POST", PATH.decode(), bytes(range(256)))]
     head = moves.to_server.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
     assert {*head[1:]} >= {b"host: 127.0.0.1:9092", KEY.lower(), *(line.lower() for line in lines)}
@@ -112,7 +113,7 @@ def test_a_request_goes_on_as_it_is_and_its_answer_comes_back(flower: Uvicorn) -
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method="POST", target="/", headers=[("host", "x")]))
     client.send(h11.EndOfMessage())
-    client.receive_data(back.to_site)
+    client.receive_data(back.to_caller)
     response = client.next_event()
     assert isinstance(response, h11.Response)
     assert dict(response.headers) == {b"content-type": b"application/x-protobuf", b"content-length": b"2"}
@@ -124,11 +125,11 @@ def test_it_may_come_and_be_answered_byte_by_byte() -> None:
     one, up, down = new(), b"", b""
     for _ in range(2):
         for byte in request():
-            up += one.from_site(bytes([byte])).to_server
+            up += one.from_caller(bytes([byte])).to_server
         for byte in ANSWER:
             moves = one.from_server(bytes([byte]))
             assert not moves.over
-            down += moves.to_site
+            down += moves.to_caller
     assert up == 2 * fed(request()).to_server
     assert down.count(b"hi") == 2
 
@@ -141,7 +142,7 @@ def test_an_answer_in_chunks_or_up_to_the_end_comes_back_whole() -> None:
         one = new()
         fed(request(), one)
         moves = one.from_server(answer), one.from_server(b"")
-        whole = b"".join(move.to_site for move in moves)
+        whole = b"".join(move.to_caller for move in moves)
         assert whole.endswith(b"\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
         assert moves[-1].over
 
@@ -247,7 +248,7 @@ def test_a_second_request_before_the_answer_ends_the_connection_without_a_word_o
         over=True, refused="a request before the last one was answered"
     )
     moves = fed(request() + request(b"/v1/control/start-run"))
-    assert (moves.to_server, moves.to_site, moves.over) == (b"", b"", True)
+    assert (moves.to_server, moves.to_caller, moves.over) == (b"", b"", True)
 
 
 def test_an_end_that_closes_ends_the_other() -> None:
@@ -259,7 +260,7 @@ def test_an_end_that_closes_ends_the_other() -> None:
     assert new().from_server(b"").over
     one = new()
     fed(request(), one)
-    assert one.from_server(ANSWER[:-1]).to_site
+    assert one.from_server(ANSWER[:-1]).to_caller
     assert one.from_server(b"").over
 
 
@@ -271,7 +272,7 @@ def test_an_early_refusal_of_the_server_s_comes_back_and_ends_the_connection() -
     one = new()
     fed(request()[:-1], one)
     moves = one.from_server(ANSWER.replace(b"200 OK", b"401 No"))
-    assert moves.to_site.startswith(b"HTTP/1.1 401 No")
+    assert moves.to_caller.startswith(b"HTTP/1.1 401 No")
     assert moves.over
 
 
@@ -307,7 +308,7 @@ def test_a_damaged_request_is_one_request_for_the_sites_interface_or_none(flower
         raw[at : at + data.draw(st.integers(0, 2))] = data.draw(marks)
     one, to_server, cut = new(), b"", data.draw(st.integers(0, len(raw)))
     for piece in (bytes(raw[:cut]), bytes(raw[cut:])):
-        moves = one.from_site(piece) if piece else Moves()
+        moves = one.from_caller(piece) if piece else Moves()
         to_server += moves.to_server
         if moves.over:
             break

@@ -1,30 +1,57 @@
-"""What a site may say to Flower, request by request. Pure: bytes in, bytes out.
+"""What passes the gate to a server behind it, request by request. Pure: bytes in, bytes out.
 
-Flower's interfaces share one port, and all but the sites' trust whoever reaches them. So nothing is passed on as it
-came: a request is read, held against a narrow form, and written anew from what was read. The server has no second way
-to read it, whatever tricks are in the path, the heads or their ends.
+What stands behind the gate trusts whoever reaches it. So nothing is passed on as it came: a request is read, held
+against a narrow form, and written anew from what was read. The server has no second way to read it, whatever tricks are
+in the path, the heads or their ends.
 """
 
-import base64
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import h11
 
 LARGEST_HEAD = 16_384  # bytes
-LARGEST_BODY = 64 << 20  # bytes; Flower sends 5 MB at once
 MOST_HEADERS = 64
 END = b"\r\n\r\n"
 
-# All that Flower has there, and nothing that needs to be normalised: no dot, no percent sign, no query.
-_PATH = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
-_PASSED = re.compile(rb"content-type|content-length|accept|accept-encoding|user-agent|(x-)?flwr-[a-z0-9-]+")
-_RETURNED = re.compile(rb"content-type|content-length|content-encoding|retry-after|(x-)?flwr-[a-z0-9-]+")
-_NODE = b"flwr-public-key"
 _REASONS = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 431: "Request Header Fields Too Large"}
 
 E = TypeVar("E", h11.Request, h11.Response)
+
+
+Header = tuple[bytes, bytes]  # the name in lower case
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A header that a request must have."""
+
+    header: Header = field(repr=False)
+    otherwise: str  # what is said where it has not
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What may pass.
+
+    Args:
+        largest: of a path: the bytes that a POST to it may bring; None: it does not pass. A path that passes has
+            nothing in it that could be normalised: no dot, no percent sign, no query.
+        otherwise: what is said to who asks for another path.
+        passed: the names of headers that go on to the server.
+        returned: the names of headers that come back.
+        added: headers of the gate's own, whose names no `passed` matches.
+        needed: what a request must have.
+    """
+
+    largest: Callable[[bytes], int | None]
+    otherwise: str
+    passed: re.Pattern[bytes]
+    returned: re.Pattern[bytes]
+    added: Sequence[Header] = ()
+    needed: Needed | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +59,7 @@ class Moves:
     """What is to be done now."""
 
     to_server: bytes = b""
-    to_site: bytes = b""
+    to_caller: bytes = b""
     over: bool = False  # close both ends, once this has left
     refused: str = ""  # why, for the log
 
@@ -43,24 +70,28 @@ class _Refused(Exception):
         self.code = code
 
 
-class FleetFilter:
-    """One connection of a site's, and the one to the SuperLink that belongs to it.
+class RequestFilter:
+    """One connection of a caller's, and the one to the server that belongs to it.
 
     Args:
-        host: the SuperLink's address, for the requests' Host.
-        node: the public key by which Flower knows the site (SPKI, PEM): it speaks for no other node.
+        rules: what may pass.
     """
 
-    def __init__(self, host: str, node: str) -> None:
-        self._host, self._node = host.encode("ascii"), base64.b64encode(node.encode("ascii"))
-        self._site = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * LARGEST_HEAD)
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._caller = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * LARGEST_HEAD)
         self._server = h11.Connection(h11.CLIENT)
         self._head = b""  # of the next request, as far as it has come
         self._begun = False  # whether the server has a part of a request that it has not answered
         self._asked = False  # whether it has all of it
 
-    def from_site(self, data: bytes) -> Moves:
-        """Takes what the site sends; b"": it has closed."""
+    @property
+    def asked(self) -> bool:
+        """Whether a whole request waits for its answer."""
+        return self._asked
+
+    def from_caller(self, data: bytes) -> Moves:
+        """Takes what the caller sends; b"": it has closed."""
         try:
             if not data:
                 return Moves(over=True)
@@ -70,10 +101,10 @@ class FleetFilter:
         except _Refused as refused:
             # In the midst of a request or an answer, an answer of ours would be taken for the server's.
             answer = b"" if self._begun else _answer(refused.code, str(refused))
-            return Moves(to_site=answer, over=True, refused=str(refused))
+            return Moves(to_caller=answer, over=True, refused=str(refused))
 
     def from_server(self, data: bytes) -> Moves:
-        """Takes what the SuperLink answers; b"": it has closed."""
+        """Takes what the server answers; b"": it has closed."""
         if not self._begun:
             return Moves(over=True)  # it tires of a quiet connection
         try:
@@ -84,7 +115,7 @@ class FleetFilter:
 
     def _requested(self, data: bytes) -> bytes:
         """What goes on to the server."""
-        if self._site.their_state is h11.IDLE:
+        if self._caller.their_state is h11.IDLE:
             self._head += data
             head, end, _ = self._head.partition(END)
             if len(head) > LARGEST_HEAD:
@@ -95,12 +126,12 @@ class FleetFilter:
             data, self._head = self._head, b""
         out: list[bytes] = []
         try:
-            self._site.receive_data(data)
-            while (event := self._site.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+            self._caller.receive_data(data)
+            while (event := self._caller.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
                 out.append(self._passed(event))
         except h11.ProtocolError:
             raise _Refused(400, "no HTTP request") from None
-        if self._asked and self._site.trailing_data[0]:
+        if self._asked and self._caller.trailing_data[0]:
             raise _Refused(400, "a request before the last one was answered")
         return b"".join(out)
 
@@ -108,40 +139,41 @@ class FleetFilter:
         if isinstance(event, h11.Request):
             self._check(event)
             self._begun = True
-            kept = [(b"host", self._host), *_kept(event, _PASSED)]
+            kept = [*self._rules.added, *_kept(event, self._rules.passed)]
             event = h11.Request(method=event.method, target=event.target, headers=kept)
         elif isinstance(event, h11.EndOfMessage):
             self._asked = True
         return self._server.send(event) or b""  # type: ignore[arg-type]
 
     def _check(self, request: h11.Request) -> None:
-        said = dict(request.headers)
+        said, needed = dict(request.headers), self._rules.needed
         if request.http_version != b"1.1":
             raise _Refused(400, "another HTTP than 1.1")
-        if request.method != b"POST" or not _PATH.fullmatch(request.target):
-            raise _Refused(403, "only POST to /v1/fleet/ passes here")
-        if said.get(_NODE) != self._node:
-            raise _Refused(403, "the node's key is not the one that the roster has for this certificate's site")
-        if int(said.get(b"content-length", b"0")) > LARGEST_BODY:
+        largest = self._rules.largest(request.target) if request.method == b"POST" else None
+        if largest is None:
+            raise _Refused(403, self._rules.otherwise)
+        if needed is not None and said.get(needed.header[0]) != needed.header[1]:
+            raise _Refused(403, needed.otherwise)
+        if int(said.get(b"content-length", b"0")) > largest:
             raise _Refused(413, "a body that is too long")
 
     def _answered(self) -> Moves:
         out: list[bytes] = []
         while (event := self._server.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
             if isinstance(event, h11.ConnectionClosed):
-                return Moves(to_site=b"".join(out), over=True)
+                return Moves(to_caller=b"".join(out), over=True)
             if isinstance(event, h11.Response):
-                kept = _kept(event, _RETURNED)
+                kept = _kept(event, self._rules.returned)
                 event = h11.Response(status_code=event.status_code, reason=event.reason, headers=kept)
             if not isinstance(event, h11.InformationalResponse):
-                out.append(self._site.send(event) or b"")  # type: ignore[arg-type]
+                out.append(self._caller.send(event) or b"")  # type: ignore[arg-type]
             if isinstance(event, h11.EndOfMessage) and not self._next_cycle():
-                return Moves(to_site=b"".join(out), over=True)
-        return Moves(to_site=b"".join(out))
+                return Moves(to_caller=b"".join(out), over=True)
+        return Moves(to_caller=b"".join(out))
 
     def _next_cycle(self) -> bool:
         """Readies both ends for another request; False if one of them wants no other, or its request is not whole."""
-        ends = (self._site, self._server)
+        ends = (self._caller, self._server)
         if any(end.our_state is not h11.DONE or end.their_state is not h11.DONE for end in ends):
             return False
         for end in ends:

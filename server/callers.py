@@ -1,0 +1,53 @@
+"""Who calls the control end: as the certificate says, unless it was revoked."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.identity import uris_of_der
+from hansa.roles import Role, named
+from server.members import Members, Unwelcome
+from server.revoked import Revoked
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks."""
+
+    role: Role
+    name: str = ""  # nobody has none
+    certificate: str = ""  # its fingerprint
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}".rstrip()
+
+
+NOBODY = Caller(Role.NOBODY)
+
+
+class Callers:
+    """Knows callers by their certificates; roster and revocations are read anew when they change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._members, self._revoked = Members(folder), Revoked(folder)
+
+    def find(self, certificate: bytes) -> Caller:
+        """Whose certificate (DER) it is; b"": nobody's. That the authority signed it is for TLS to check.
+
+        A site that is on the roster may show the certificate before the present one: by it, it gets the new one.
+
+        Raises:
+            Unwelcome: it names nobody who may come in, or it was revoked.
+            UserError: the roster or the revocations cannot be read.
+        """
+        if not certificate:
+            return NOBODY
+        fingerprint = f"sha256:{hashlib.sha256(certificate).hexdigest()}"
+        if (found := named(uris_of_der(certificate))) is None:
+            raise Unwelcome(f"a certificate of our authority's that names nobody ({fingerprint[:15]}...)")
+        role, name = found
+        if fingerprint in self._revoked.fingerprints():
+            raise Unwelcome(f"{role} {name}: the certificate was revoked")
+        if role is Role.SITE and self._members.named(name) is None:
+            raise Unwelcome(f"site {name}: not in the roster")
+        return Caller(role, name, fingerprint)

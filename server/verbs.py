@@ -1,0 +1,8 @@
+"""What the control end does, by verb. Who may ask for it stands in `server.roles.ACTS`."""
+
+from collections.abc import Mapping
+
+from server import runverbs
+from server.asking import Handler
+
+VERBS: Mapping[str, Handler] = {**runverbs.VERBS}
