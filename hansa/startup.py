@@ -1,11 +1,11 @@
 """The folder with which an end starts: what every such folder holds, and whether it fits together."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from hansa.errors import UserError
-from hansa.identity import Credential, fingerprint, flaw
+from hansa.identity import Credential, ends, fingerprint, flaw
 from hansa.roster import Roster, verified
 from hansa.swap import settle
 
@@ -14,6 +14,8 @@ TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
 ROSTER, ROSTER_SIGNATURE, ROSTER_KEY = "roster.json", "roster.sig", "roster.pub"
 SERVER_FILE, SUPEREXEC_SECRET = "server.toml", "superexec.secret"
 SITE_FILE, SIGN_KEY, NODE_KEY = "site.toml", "sign.key", "node.key"
+
+SOON = timedelta(days=30)  # before a certificate ends, from which on it is told
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ def read_startup(folder: Path, now: datetime) -> Startup:
     if wrong:
         raise UserError(f"{folder / TLS_CERTIFICATE}: the certificate {wrong}; ask the consortium for a new one")
     return Startup(ca, tls, roster)
+
+
+def ending(folder: Path, certificate: bytes, now: datetime, mend: str) -> str | None:
+    """A line when the certificate of a folder ends soon.
+
+    Args:
+        folder: in which it is.
+        certificate: PEM.
+        now: with its zone.
+        mend: what is to be done.
+    """
+    left = ends(certificate) - now
+    if left > SOON:
+        return None
+    when = f"{ends(certificate):%Y-%m-%d}, in {max(left.days, 0)} days"
+    return f"warning: {folder / TLS_CERTIFICATE}: the certificate ends on {when}; {mend}"
 
 
 def read_roster(folder: Path) -> Roster:

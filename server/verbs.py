@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from server import runverbs
+from server import runverbs, siteverbs
 from server.asking import Handler
 
-VERBS: Mapping[str, Handler] = {**runverbs.VERBS}
+VERBS: Mapping[str, Handler] = {**runverbs.VERBS, **siteverbs.VERBS}
