@@ -1,0 +1,84 @@
+"""What a site holds the server's terms against, and which keys count: the checks that come before any secret is used."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hansa.errors import UserError
+from hansa.records import Part
+from hansa.roster import Roster
+from privacy.secagg import keys
+from privacy.secagg.coding import Malformed
+from privacy.secagg.errors import Refused, Step
+from privacy.secagg.messages import Advert
+from privacy.secagg.terms import Terms, roster_digest, threshold
+
+LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a site remembers of a run. The newest must be on disk before the bytes that came with it leave."""
+
+    run: str
+    opened: tuple[int, int, int] = (0, 0, 0)  # epoch, round, attempt: the newest for which it made keys
+    answered: int = 0  # the newest round whose sum it helped to open
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a site knows by itself."""
+
+    model: bytes  # SHA-256 of the global model that it has
+    parts: Mapping[str, Part]  # of the strategy's uploads
+    sites: int = LEAST_SITES  # fewest that it takes part with
+
+
+def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Past) -> Terms:
+    """The server's terms, if this site agrees to them.
+
+    Raises:
+        Refused: it does not.
+    """
+    try:
+        terms = Terms.from_bytes(data)
+    except (Malformed, UserError) as error:
+        raise Refused("advertise", None, str(error)) from error
+    n, strangers = len(terms.sites), [name for name in terms.sites if not roster.member(name)]
+    parts = {part.name: Part(part.size, part.weight) for part in terms.parts}
+    rules = [
+        (terms.run == past.run, f"terms of run {terms.run}, here is {past.run}"),
+        (terms.mark > past.opened, "terms of an attempt that was made before, or is older"),
+        (terms.round > past.answered, f"this site has helped to open round {past.answered} already"),
+        (terms.roster == roster_digest(roster), "terms with another roster than this site's"),
+        (not strangers, f"sites that are not in the roster: {', '.join(strangers)}"),
+        (site in terms.sites, "terms without this site"),
+        (n >= max(expected.sites, LEAST_SITES), f"{n} sites, where this site wants {expected.sites} or more"),
+        (terms.threshold >= threshold(n), f"a threshold of {terms.threshold} of {n} sites; {threshold(n)} are needed"),
+        (terms.model == expected.model, "terms with another global model than the one that came"),
+        (parts == dict(expected.parts), "terms with other parts than the strategy's"),
+    ]
+    for good, problem in rules:
+        if not good:
+            raise Refused("advertise", None, problem)
+    return terms
+
+
+def check_advert(advert: Advert, others: Iterable[Advert], terms: Terms, roster: Roster, step: Step) -> None:
+    """Raises Refused, with the site, unless its keys are its own, of full order, and nobody else's."""
+    site = terms.sites[advert.site]
+    member, taken = roster.member(site), {key for other in others for key in (other.channel, other.mask)}
+    if member is None or not keys.is_signed(member.sign, advert.signature, advert.signed(terms.digest)):
+        raise Refused(step, site, "keys that are not signed for these terms by its key in the roster")
+    if advert.channel == advert.mask or taken & {advert.channel, advert.mask}:
+        raise Refused(step, site, "a key that is there twice")
+    if not (keys.is_public(advert.channel) and keys.is_public(advert.mask)):
+        raise Refused(step, site, "a key of small order")
+
+
+def check_enough(step: Step, sites: Iterable[int], terms: Terms) -> None:
+    """Raises Refused, and names those that are missing, if these sites are fewer than the threshold."""
+    found = set(sites)
+    if len(found) < terms.threshold:
+        missing = ", ".join(site for number, site in enumerate(terms.sites) if number not in found)
+        numbers = f"{len(found)} of {len(terms.sites)} sites, and {terms.threshold} are needed"
+        raise Refused(step, None, f"{numbers}; missing: {missing}")

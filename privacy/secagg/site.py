@@ -1,0 +1,227 @@
+"""A site's half of secure aggregation: it says what it must and no more, whatever the server asks.
+
+    advertise -> its keys for this attempt, signed
+    share     -> its secrets in sealed shares; all keys came in (those sites are U1)
+    receive      the shares of the others came in (U2)
+    mask      -> its update under masks
+    sign      -> its signature; the list of whose updates are in the sum came in (U3)
+    unmask    -> shares of what takes the masks off that sum, once enough sites signed the same
+
+Pure: keys and randomness come in, bytes go out. What goes wrong raises `Refused`; the attempt is then over at this site,
+and its secrets are gone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from hansa.roster import Roster
+from privacy.secagg import keys, shamir
+from privacy.secagg.agreement import Expected, Past, agreed, check_advert, check_enough
+from privacy.secagg.coding import Malformed
+from privacy.secagg.errors import Refused, Step
+from privacy.secagg.keystream import Keystream, Mask
+from privacy.secagg.messages import Advert, Consent, Delivery, Header, Message, Opening, Shares, Survivors, session
+from privacy.secagg.packing import pack
+from privacy.secagg.quantise import Update
+
+M = TypeVar("M", bound=Message)
+
+
+class Site:
+    """One attempt at one round.
+
+    Args:
+        name: of the site.
+        key: by which it signs, and which the roster has the public half of.
+        roster: the consortium's, as it is pinned at the site.
+        terms: of the attempt, as they came from the server.
+        expected: what the terms must say.
+        past: of the run, as it was remembered.
+        random: so many bytes from the operating system.
+        stream: how masks are made.
+
+    Raises:
+        Refused: by this and each step.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: Ed25519PrivateKey,
+        roster: Roster,
+        terms: bytes,
+        expected: Expected,
+        past: Past,
+        random: Callable[[int], bytes],
+        stream: Keystream,
+    ) -> None:
+        self.terms = agreed(terms, name, roster, expected, past)
+        self.name, self.roster, self.past = name, roster, past
+        self._key, self._random, self._stream = key, random, stream
+        self._me, self._next = self.terms.sites.index(name), "advertise"
+        self._forget()
+
+    def advertise(self) -> bytes:
+        """Makes keys, and signs them together with the terms. `past` is new afterwards."""
+        with self._step("advertise", "share"):
+            self.past = replace(self.past, opened=self.terms.mark)
+            self._channel_key, self._mask_key, self._seed = (self._random(32) for _ in range(3))
+            commitment = keys.commitment(self.terms.digest, self._me, self._seed)
+            public = keys.public(self._channel_key), keys.public(self._mask_key)
+            unsigned = Advert(self._me, *public, commitment, bytes(64))
+            self._advert = replace(unsigned, signature=self._key.sign(unsigned.signed(self.terms.digest)))
+            return self._advert.to_bytes()
+
+    def share(self, adverts: Sequence[bytes]) -> bytes:
+        """Takes the keys of all sites, its own among them, and shares its secrets among them."""
+        with self._step("share", "receive"):
+            others = self._checked([self._read("share", Advert, data) for data in adverts])
+            self._session = session(self.terms.digest, others.values())
+            points, count = [number + 1 for number in others], self.terms.threshold
+            seeds = shamir.split(self._seed, count, points, self._random)
+            secrets = shamir.split(self._mask_key, count, points, self._random)
+            sealed = []
+            for (number, advert), *shares in zip(others.items(), seeds, secrets, strict=True):
+                if number == self._me:
+                    self._seeds[number], self._secrets[number] = shares
+                else:
+                    sealed.append((number, self._sealed(advert, b"".join(shares))))
+            self._channel_key = self._mask_key = b""
+            return Shares(self._me, self._session, tuple(sealed)).to_bytes()
+
+    def receive(self, delivery: bytes) -> None:
+        """Takes the shares of the other sites that sent theirs."""
+        with self._step("receive", "mask"):
+            message = self._read("receive", Delivery, delivery)
+            if message.site != self._me or message.session != self._session:
+                raise Refused("receive", None, "shares for another site, or of another session")
+            senders = [number for number, _ in message.sealed]
+            if not set(senders) <= self._channels.keys():
+                raise Refused("receive", None, "shares of a site that has sent no keys")
+            check_enough("receive", [self._me, *senders], self.terms)
+            for number, sealed in message.sealed:
+                shares = keys.opened(self._channels[number], self._session, number, self._me, sealed)
+                halves = (shares[: shamir.SIZE], shares[shamir.SIZE :]) if shares else (b"", b"")
+                if not all(map(shamir.is_share, halves)):
+                    raise Refused("receive", self.terms.sites[number], "shares that were changed, or not for this site")
+                self._seeds[number], self._secrets[number] = halves
+            self._channels = {}
+
+    def mask(self, update: Update) -> Iterator[bytes]:
+        """Its update under masks, in pieces of a megabyte or less. The update itself stays as it is."""
+        with self._step("mask", "sign"):
+            if update.form != self.terms.form or update.sites < len(self.terms.sites):
+                raise Refused("mask", self.name, "an update that was made for other terms")
+            masks = [self._pairs[number] for number in self._shared if number != self._me]
+            masks.append(keys.self_mask(self._seed, self._session, 1))
+            self._pairs, self._seed = {}, b""
+            return self._upload(update, masks)
+
+    def sign(self, survivors: bytes) -> bytes:
+        """Signs whose updates are in the sum: one set an attempt. Asked again, it says the same."""
+        with self._step("sign", "unmask", again=True):
+            message = self._read("sign", Survivors, survivors)
+            found = tuple(number for number, _ in message.sites)
+            if message.session != self._session:
+                raise Refused("sign", None, "survivors of another session")
+            if self._me not in found or not set(found) <= set(self._shared):
+                raise Refused("sign", None, "survivors without this site, or with one that shared nothing")
+            check_enough("sign", found, self.terms)
+            if self._survivors not in ((), found):
+                raise Refused("sign", None, "other survivors than this site has signed")
+            self._survivors = found
+            return Consent(self._me, self._key.sign(self._transcript())).to_bytes()
+
+    def unmask(self, consents: Sequence[bytes]) -> bytes:
+        """Its shares, once enough sites signed what it signed. Asked again, it says the same. `past` is new afterwards.
+
+        Which shares it gives follows from what was signed, so that both secrets of one site are never among them.
+        """
+        with self._step("unmask", "unmask"):
+            found = [self._read("unmask", Consent, data) for data in consents]
+            for consent in found:
+                site = self.terms.sites[consent.site]
+                member = self.roster.member(site) if consent.site in self._survivors else None
+                if member is None or not keys.is_signed(member.sign, consent.signature, self._transcript()):
+                    raise Refused("unmask", site, "it has not signed the same survivors")
+            check_enough("unmask", [consent.site for consent in found], self.terms)
+            self.past = replace(self.past, answered=self.terms.round)
+            seeds = tuple((number, self._seeds[number]) for number in self._survivors)
+            lost = tuple((n, self._secrets[n]) for n in self._shared if n not in self._survivors)
+            return Opening(self._me, self._session, seeds, lost).to_bytes()
+
+    def erase(self) -> None:
+        """Ends the attempt: its round is committed, or given up. No copy is kept that Python knows of."""
+        self._next = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._channel_key = self._mask_key = self._seed = self._session = b""
+        self._channels: dict[int, bytes] = {}
+        self._pairs: dict[int, Mask] = {}
+        self._seeds: dict[int, bytes] = {}
+        self._secrets: dict[int, bytes] = {}
+        self._survivors: tuple[int, ...] = ()
+
+    @property
+    def _shared(self) -> list[int]:
+        return sorted(self._seeds)
+
+    def _transcript(self) -> bytes:
+        return keys.transcript(self._session, self._shared, self._survivors)
+
+    @contextmanager
+    def _step(self, step: Step, following: Step, again: bool = False) -> Iterator[None]:
+        """A step that is allowed now (or once more); unless it ends well, the attempt is over."""
+        allowed = (step, following) if again else (step,)
+        expected, self._next = self._next, ""
+        try:
+            if expected not in allowed:
+                raise Refused(step, self.name, f"out of turn; its next step is {expected or 'none: the attempt is over'}")
+            yield
+        except BaseException:
+            self.erase()
+            raise
+        self._next = following
+
+    def _read(self, step: Step, kind: type[M], data: bytes) -> M:
+        try:
+            message = kind.from_bytes(data)
+        except Malformed as error:
+            raise Refused(step, None, f"a message that cannot be read: {error}") from error
+        numbers = [getattr(message, "site", 0), *(number for number, _ in getattr(message, "sealed", ()))]
+        if max(numbers) >= len(self.terms.sites):
+            raise Refused(step, None, "a site that is not in the terms")
+        return message
+
+    def _checked(self, adverts: Sequence[Advert]) -> dict[int, Advert]:
+        """Everybody's keys in order, if all are good."""
+        found: dict[int, Advert] = {}
+        for advert in sorted(adverts, key=lambda advert: advert.site):
+            if advert.site in found:
+                raise Refused("share", self.terms.sites[advert.site], "two sets of keys")
+            check_advert(advert, found.values(), self.terms, self.roster, "share")
+            found[advert.site] = advert
+        if found.get(self._me) != self._advert:
+            raise Refused("share", self.name, "its own keys are not as it sent them")
+        check_enough("share", found, self.terms)
+        return found
+
+    def _sealed(self, advert: Advert, shares: bytes) -> bytes:
+        """Two shares for another site, of which the keys for masks are made as well."""
+        channel, pair = (keys.exchange(self._channel_key, advert.channel), keys.exchange(self._mask_key, advert.mask))
+        self._channels[advert.site] = channel
+        self._pairs[advert.site] = keys.pair_masks(pair, self._session, 1 if self._me > advert.site else -1)
+        return keys.seal(channel, self._session, self._me, advert.site, shares)
+
+    def _upload(self, update: Update, masks: Sequence[Mask]) -> Iterator[bytes]:
+        yield Header(self._me, self._session).to_bytes()
+        scalars = update.scalars.copy()
+        self._stream.add(scalars, [(mask.scalars, mask.sign) for mask in masks])
+        yield scalars.tobytes()
+        bulk = [(mask.bulk, mask.sign) for mask in masks]
+        yield from self._stream.pieces(update.words, bulk, lambda words: pack(words, self.terms.bits))

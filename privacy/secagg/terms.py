@@ -1,0 +1,223 @@
+"""What all sites of an attempt must agree on before they send anything: its digest is under every signature.
+
+A value x of a part at weight w counts as w * x * levels / bound, rounded to a whole number, in the ring of `bits` bits.
+"""
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Literal, Self
+
+from hansa.errors import UserError
+from hansa.roster import Roster
+from privacy.secagg import coding
+from privacy.secagg.coding import MOST_SITES, Malformed, Reader
+
+KIND = b"hansa/secagg/terms/1\n"
+RINGS = (16, 20, 24, 32)  # bits
+WEIGHT_LEVELS = 255  # the weight of a site that has `rows` rows or more
+WEIGHTS: tuple[Literal["examples", "uniform"], ...] = ("examples", "uniform")
+MOST_ROWS, MOST_VALUES, MOST_SCALARS, MOST_PARTS = 1 << 40, 1 << 34, 1 << 20, 256
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the uploads, and how it becomes whole numbers."""
+
+    name: str
+    size: int  # floats
+    weight: Literal["examples", "uniform"]  # in the mean over sites
+    bound: float  # values beyond +-bound are clipped, and counted
+    levels: int  # steps from 0 to bound
+
+    @property
+    def largest_weight(self) -> int:
+        """The largest weight of a site."""
+        return WEIGHT_LEVELS if self.weight == "examples" else 1
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """Metric sums of one name, in Z_2^64."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of one attempt at one round.
+
+    Raises:
+        UserError: they contradict themselves, or the sum would not fit the ring.
+    """
+
+    run: str
+    epoch: int
+    round: int
+    attempt: int
+    roster: bytes  # digest of the consortium's signed roster
+    sites: tuple[str, ...]  # that are asked, sorted; a site's number is its place here
+    threshold: int  # sites without which nothing is opened
+    model: bytes  # digest of the global model, so that all sites train the same one
+    rows: int  # of a site beyond which its weight does not grow
+    bits: int  # of the ring
+    parts: tuple[Segment, ...]
+    scalars: tuple[Scalars, ...]
+
+    def __post_init__(self) -> None:
+        if problems := [f"[privacy]: {problem}" for problem in self._problems()]:
+            raise UserError(*problems)
+        for part in self.parts:
+            check_fit(part, len(self.sites), self.bits)
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """The place of the attempt in its run: it only grows."""
+        return self.epoch, self.round, self.attempt
+
+    @property
+    def form(self) -> tuple[int, int, tuple[Segment, ...], tuple[Scalars, ...]]:
+        """All that an update's whole numbers depend on: the same in a new attempt at a round."""
+        return self.rows, self.bits, self.parts, self.scalars
+
+    @property
+    def size(self) -> int:
+        """Values of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """Where each part lies among the values of all."""
+        ends = accumulate(part.size for part in self.parts)
+        return {part.name: slice(end - part.size, end) for part, end in zip(self.parts, ends, strict=True)}
+
+    @property
+    def scalar_places(self) -> dict[str, slice]:
+        """Where the site's rows, its weight, whether that was cut, clipped values by part, and metric sums lie."""
+        sizes = {"rows": 1, "weight": 1, "heavy": 1, "clipped": len(self.parts)}
+        sizes |= {f"sum {scalar.name}": scalar.size for scalar in self.scalars}
+        ends = accumulate(sizes.values())
+        return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    def to_bytes(self) -> bytes:
+        """The one encoding of these terms."""
+        parts = [
+            coding.text(p.name) + struct.pack(">QBdI", p.size, WEIGHTS.index(p.weight), p.bound, p.levels)
+            for p in self.parts
+        ]
+        scalars = [coding.text(s.name) + struct.pack(">I", s.size) for s in self.scalars]
+        return b"".join(
+            [
+                KIND,
+                coding.text(self.run),
+                struct.pack(">III", self.epoch, self.round, self.attempt),
+                self.roster,
+                *_list([coding.text(site) for site in self.sites]),
+                struct.pack(">H", self.threshold),
+                self.model,
+                struct.pack(">QB", self.rows, self.bits),
+                *_list(parts),
+                *_list(scalars),
+            ]
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Reads what `to_bytes` writes.
+
+        Raises:
+            Malformed: not of this form.
+            UserError: terms that contradict themselves, or a sum that would not fit.
+        """
+        reader = Reader(data, KIND)
+        run, mark = reader.text(), [reader.number("I") for _ in range(3)]
+        roster, sites = reader.take(32), tuple(reader.text() for _ in range(reader.count(MOST_SITES)))
+        threshold, model = reader.number("H"), reader.take(32)
+        rows, bits = reader.number("Q"), reader.number("B")
+        parts = tuple(_part(reader) for _ in range(reader.count(MOST_PARTS)))
+        scalars = tuple(Scalars(reader.text(), reader.number("I")) for _ in range(reader.count(MOST_PARTS)))
+        reader.end()
+        return cls(run, mark[0], mark[1], mark[2], roster, sites, threshold, model, rows, bits, parts, scalars)
+
+    def _problems(self) -> list[str]:
+        n, parts, sums = len(self.sites), [part.name for part in self.parts], [scalar.name for scalar in self.scalars]
+        short = all(len(name.encode()) < 256 for name in (self.run, *self.sites, *parts, *sums))
+        rules = [
+            (short, "a name of more than 255 bytes"),
+            (all(0 <= number < 1 << 32 for number in self.mark), "epoch, round or attempt is not of 32 bits"),
+            (len(self.roster) == len(self.model) == 32, "a digest that is not of 32 bytes"),
+            (1 <= n <= MOST_SITES, f"{n} sites; secure aggregation takes 1 to {MOST_SITES}"),
+            (list(self.sites) == sorted(set(self.sites)), "sites that are not in order, each once"),
+            (1 <= self.threshold <= n, f"a threshold of {self.threshold} of {n} sites"),
+            (self.bits in RINGS, f"ring_bits = {self.bits}; choose one of {', '.join(map(str, RINGS))}"),
+            (1 <= self.rows <= MOST_ROWS, f"max_weight = {self.rows}; give 1 to {MOST_ROWS} rows"),
+            (0 < len(parts) == len(set(parts)) <= MOST_PARTS, "no parts, too many, or two of one name"),
+            (len(sums) == len(set(sums)) <= MOST_PARTS, "too many metric sums, or two of one name"),
+            (self.size <= MOST_VALUES, f"{self.size} values; at most {MOST_VALUES} can be summed"),
+            (all(0 <= s.size <= MOST_SCALARS for s in self.scalars), f"a metric of more than {MOST_SCALARS} numbers"),
+        ]
+        return [problem for good, problem in rules if not good] + [w for part in self.parts for w in _problems_of(part)]
+
+
+def threshold(sites: int) -> int:
+    """The least number of sites that may open a sum: more than two thirds.
+
+    Two sets of that many have more than a third of the sites in common. A server that has fewer than a third of them on
+    its side can therefore not have two different sums of one round opened.
+    """
+    return 2 * sites // 3 + 1
+
+
+def most_levels(sites: int, weight: Literal["examples", "uniform"], bits: int) -> int:
+    """The finest rounding for which no sum of so many sites can wrap; 0 if there is none."""
+    return ((1 << bits - 1) - 1) // (sites * (WEIGHT_LEVELS if weight == "examples" else 1))
+
+
+def check_fit(part: Segment, sites: int, bits: int) -> None:
+    """Raises UserError, with the numbers and the mend, if a part's sum over the sites could wrap."""
+    largest, room = sites * part.largest_weight * part.levels, (1 << bits - 1) - 1
+    if largest <= room:
+        return
+    most = most_levels(sites, part.weight, bits)
+    wider = next((ring for ring in RINGS if largest <= (1 << ring - 1) - 1), None)
+    mends = [f"levels = {most} or fewer"] * (most > 0) + [f"ring_bits = {wider}"] * (wider is not None)
+    raise UserError(
+        f"[privacy]: part {part.name!r}: {sites} sites x weights up to {part.largest_weight} x {part.levels:,} levels = "
+        f"{largest:,}, and a ring of {bits} bits holds {room:,}; choose {' or '.join(mends) or 'fewer sites a round'}"
+    )
+
+
+def roster_digest(roster: Roster) -> bytes:
+    """By which terms name the consortium's roster."""
+    return hashlib.sha256(roster.to_bytes()).digest()
+
+
+def _problems_of(part: Segment) -> list[str]:
+    bounded = math.isfinite(part.bound) and 1e-30 <= part.bound <= 1e30
+    rules = [
+        (part.size >= 0, f"{part.size} values"),
+        (part.weight in WEIGHTS, f"weight {part.weight!r}"),
+        (part.levels >= 1, f"{part.levels} levels; give 1 or more"),
+        (bounded, f"a bound of {part.bound!r}; give one between 1e-30 and 1e30"),
+    ]
+    return [f"part {part.name!r} has {problem}" for good, problem in rules if not good]
+
+
+def _list(items: list[bytes]) -> list[bytes]:
+    return [struct.pack(">H", len(items)), *items]
+
+
+def _part(reader: Reader) -> Segment:
+    name, size, weight = reader.text(), reader.number("Q"), reader.number("B")
+    if weight >= len(WEIGHTS):
+        raise Malformed(f"a weight of kind {weight}")
+    return Segment(name, size, WEIGHTS[weight], reader.real(), reader.number("I"))
