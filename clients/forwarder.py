@@ -13,10 +13,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from clients import renewal
 from clients.dial import way
+from clients.newest import refresh_roster
 from clients.sitefile import load_site_file
+from hansa.controlclient import Control, Unanswered, in_folder
 from hansa.dial import Way, in_words
-from hansa.errors import UserError
+from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically, write_private
 from hansa.fresh import Fresh
 from hansa.identity import make_authority, make_server
@@ -27,6 +30,7 @@ from hansa.startup import CA, SITE_FILE, TLS_CERTIFICATE, TLS_KEY
 HOST = "127.0.0.1"
 LOCAL_CA, LOCAL_PAIR = "run/forwarder-ca.crt", "run/forwarder.pem"
 HANDSHAKE = 15.0  # seconds
+HOURLY, AGAIN = 3600.0, 60.0  # seconds between two questions for a newer roster; when the last was not answered
 IDLE = 90.0  # seconds; the node asks every three, gRPC every twenty whether the other end is there
 
 
@@ -142,6 +146,32 @@ class Forwarder:
             self._trouble = trouble
 
 
+async def keep_newest(folder: Path, name: str, control: Control, say: Callable[[str], None]) -> None:
+    """Asks again and again for the site's next certificate, if it waits for one, and for a newer roster."""
+    trouble = ""
+    while True:
+        try:
+            await asyncio.to_thread(newest, folder, name, control, say)
+            trouble = ""
+        except (UserError, RunFailed, OSError) as error:
+            if str(error) != trouble and not isinstance(error, Unanswered):  # that, the node's own attempts tell
+                say(f"the newest roster: {error}")
+            trouble = str(error)
+        await asyncio.sleep(AGAIN if trouble else HOURLY)
+
+
+def newest(folder: Path, name: str, control: Control, say: Callable[[str], None]) -> None:
+    """Fetches what there is. Raises what `renewal.fetch` and `refresh_roster` raise."""
+    if renewal.is_asked(folder):
+        renewal.fetch(folder, name, control, say)
+    refresh_roster(folder, name, control, say)
+
+
+def say(line: str) -> None:
+    """A line of the log."""
+    print(line, flush=True)
+
+
 async def serve(folder: Path, node: int, session: int) -> None:
     """Serves a site's folder until it is cancelled.
 
@@ -149,8 +179,10 @@ async def serve(folder: Path, node: int, session: int) -> None:
         UserError: the folder is not in order.
         OSError: a port is taken.
     """
-    forwarder = Forwarder(folder, way(load_site_file(folder / SITE_FILE)), lambda line: print(line, flush=True))
-    await asyncio.gather(*(server.serve_forever() for server in await forwarder.listen(node, session)))
+    file = load_site_file(folder / SITE_FILE)
+    forwarder = Forwarder(folder, way(file), say)
+    servers = [server.serve_forever() for server in await forwarder.listen(node, session)]
+    await asyncio.gather(*servers, keep_newest(folder, file.site.name, in_folder(forwarder.way, folder), say))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.files import write_private
 from hansa.flower import environment, free_port, port_taken, program, shown
 from hansa.processes import command_of
-from hansa.startup import CA, NODE_KEY, SUPEREXEC_SECRET
+from hansa.startup import CA, NODE_KEY, SUPEREXEC_SECRET, ending
 from hansa.supervise import Program, Supervisor
 
 LOOK = 0.5  # seconds between two looks at the run's process
@@ -52,6 +52,8 @@ def up(folder: Path, say: Say) -> None:
         env[SESSIONS] = f"{HOST}:{ports[1]}"
     with Supervisor(folder, "site", say, env) as supervisor:
         say(f"site {site.name}, server {site.file.site.server}, logs in {folder / 'logs'}; Ctrl-C stops it")
+        if line := ending(folder, site.startup.tls.certificate, datetime.now(UTC), f"hansa site renew {folder}"):
+            say(line)
         if site.file.network.gate:
             supervisor.start(_forwarder(folder, *ports))
             say(f"through the server's gate{f' and the proxy {proxy}' if proxy else ''}")

@@ -104,6 +104,15 @@ def requested_key(csr: bytes) -> str:
     return _public(_requested(csr))
 
 
+def tls_public(key: bytes) -> str:
+    """The public half of a TLS key (SPKI, PEM).
+
+    Raises:
+        ValueError: it is no P-256 key.
+    """
+    return _spki(_p256(key))
+
+
 def certified_key(certificate: bytes) -> str:
     """The public key of a PEM certificate of ours (SPKI, PEM).
 

@@ -25,7 +25,7 @@ from hansa.startup import ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, read, read_roste
 from hansa.tables import Table
 
 REQUESTS, INVITATIONS, CERTIFICATES = "requests", "invitations", "certificates"
-WAITING, APPROVED = "waiting", "approved"
+WAITING, APPROVED, NOTHING = "waiting", "approved", "nothing"  # what became of a request
 PATIENCE = 10.0  # seconds that one act waits for another
 
 Permit = Callable[[str], None]
@@ -112,7 +112,7 @@ def collect(folder: Path, body: object, permit: Permit = freely) -> dict[str, An
         permit: told the site, when all is checked.
 
     Returns:
-        The state, and if it is "approved" the certificate, the roster and its signature.
+        The state, "waiting", "nothing" or "approved", and with that the certificate, the roster and its signature.
 
     Raises:
         Unsound: nobody of these keys is a member, or waits.
@@ -132,7 +132,7 @@ def collect(folder: Path, body: object, permit: Permit = freely) -> dict[str, An
     try:
         certificate = (folder / CERTIFICATES / f"{claim.site}.crt").read_text()
     except OSError:
-        raise Unsound("unknown", f"{claim.site} is a member, and no certificate of its was issued here") from None
+        return {"state": NOTHING}  # it has the certificate that it was founded with
     return {"state": APPROVED, "certificate": certificate, **signed_roster(folder)}
 
 
