@@ -1,4 +1,4 @@
-"""What a site holds the server's terms against, and which keys count: the checks that come before any secret is used."""
+"""What a site holds the server's terms against, and which keys count: checks before any secret is used."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Expected:
 
     model: bytes  # SHA-256 of the global model that it has
     parts: Mapping[str, Part]  # of the strategy's uploads
-    sites: int = LEAST_SITES  # fewest that it takes part with
+    sites: int = LEAST_SITES  # fewest over which a sum may be opened; never below this default
 
 
 def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Past) -> Terms:
@@ -44,6 +44,7 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     except (Malformed, UserError) as error:
         raise Refused("advertise", None, str(error)) from error
     n, strangers = len(terms.sites), [name for name in terms.sites if not roster.member(name)]
+    least = max(threshold(n), expected.sites, LEAST_SITES)
     parts = {part.name: Part(part.size, part.weight) for part in terms.parts}
     rules = [
         (terms.run == past.run, f"terms of run {terms.run}, here is {past.run}"),
@@ -52,8 +53,10 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
         (terms.roster == roster_digest(roster), "terms with another roster than this site's"),
         (not strangers, f"sites that are not in the roster: {', '.join(strangers)}"),
         (site in terms.sites, "terms without this site"),
-        (n >= max(expected.sites, LEAST_SITES), f"{n} sites, where this site wants {expected.sites} or more"),
-        (terms.threshold >= threshold(n), f"a threshold of {terms.threshold} of {n} sites; {threshold(n)} are needed"),
+        (
+            terms.threshold >= least,
+            f"a threshold of {terms.threshold} of {n} sites, where this site wants {least} or more",
+        ),
         (terms.model == expected.model, "terms with another global model than the one that came"),
         (parts == dict(expected.parts), "terms with other parts than the strategy's"),
     ]

@@ -1,7 +1,8 @@
-"""Bytes in and out: big-endian, of one form only, and nothing is made of a size before the bytes are seen to be there."""
+"""Bytes in and out: big-endian, of one form only; nothing is made of a size before its bytes are seen."""
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 MOST_SITES = 1024  # of an attempt: the work of a site grows with their number, that of the server with its square
 
@@ -56,7 +57,7 @@ class Reader:
     def rows(self, size: int) -> tuple[tuple[int, bytes], ...]:
         """A list of numbers of sites, each once and in order, with some bytes for each."""
         found = tuple((self.number("H"), self.take(size)) for _ in range(self.count(MOST_SITES)))
-        if any(a >= b for (a, _), (b, _) in zip(found, found[1:], strict=False)):
+        if any(a >= b for (a, _), (b, _) in pairwise(found)):
             raise Malformed("sites that are not in order, each once")
         return found
 

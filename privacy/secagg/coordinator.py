@@ -1,8 +1,8 @@
 """The server's half of secure aggregation: it gathers, closes each step, and takes the masks off the sum.
 
-Each step has a call for what comes from a site, and one that closes it and says what goes out. The first raises `Refused`
-with the site, which is then out of the attempt from this step on; the second raises it without one if too few are left.
-It draws nothing at random: the same messages give the same state.
+Each step has a call for what comes from a site, and one that closes it and says what goes out. The first raises
+`Refused` with the site, which is then out of the attempt from this step on; the second raises it without one if too few
+are left. It draws nothing at random: the same messages give the same state.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -95,8 +95,9 @@ class Coordinator:
     def sign(self, site: str, data: bytes) -> None:
         """A site's signature over the survivors."""
         number, message = self._read("sign", site, Consent, data, self._consents, self._added)
-        member, signed = self.roster.member(site), keys.transcript(self._session, sorted(self._shares), sorted(self._added))
-        if member is None or not keys.is_signed(member.sign, message.signature, signed):
+        member = self.roster.member(site)
+        transcript = keys.transcript(self._session, sorted(self._shares), sorted(self._added))
+        if member is None or not keys.is_signed(member.sign, message.signature, transcript):
             raise Refused("sign", site, "it has not signed these survivors")
         self._consents[number] = data
 

@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from privacy.secagg import coding
 from privacy.secagg.keystream import Key, Mask
 
-ADVERT, COMMITMENT, SESSION, CONSENT = (f"hansa/secagg/{use}/1\n".encode() for use in ("advert", "seed", "session", "U3"))
-SHARE, PAIR, SELF = (f"hansa/secagg/{use}/1".encode() for use in ("share", "pair", "self"))  # labels of HKDF
+ADVERT, CONSENT = b"hansa/secagg/advert/1\n", b"hansa/secagg/survivors/1\n"  # what is signed begins with it
+COMMITMENT, SESSION = b"hansa/secagg/seed/1\n", b"hansa/secagg/session/1\n"
+SHARE, PAIR, SELF = b"hansa/secagg/share/1", b"hansa/secagg/pair/1", b"hansa/secagg/self/1"  # labels of HKDF
 SEALED = 66 + 16  # bytes: two shares and AES-GCM's tag
 
 

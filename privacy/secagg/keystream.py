@@ -1,8 +1,8 @@
 """Masks: AES-256 keystreams, added to whole numbers chunk by chunk.
 
-Chunk i of a key's stream is AES-256-CTR that starts at the block i (96 bits), 2 (32 bits). That is what AES-GCM with nonce
-i makes of zeros, so that OpenSSL's faster one on this machine may be used: the bits are the same. The loop goes over
-chunks outside and over keys inside, so that a chunk stays in the processor's cache.
+Chunk i of a key's stream is AES-256-CTR that starts at the block i (96 bits), 2 (32 bits). That is what AES-GCM with
+nonce i makes of zeros, so that whichever of OpenSSL's two is faster on this machine may be used: the bits are the same.
+The loop goes over chunks outside and over keys inside, so that a chunk stays in the processor's cache.
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -66,7 +66,9 @@ def _gcm(key: Key) -> Fill:
     return fill
 
 
-BACK_ENDS: dict[str, Callable[[Key], Fill]] = {"ctr": _ctr} | ({"gcm": _gcm} if hasattr(AESGCM, "encrypt_into") else {})
+BACK_ENDS: dict[str, Callable[[Key], Fill]] = {"ctr": _ctr}
+if hasattr(AESGCM, "encrypt_into"):  # not in older versions of cryptography
+    BACK_ENDS["gcm"] = _gcm
 _scratch = threading.local()
 
 
@@ -91,9 +93,7 @@ class Keystream:
 
         self.each(work)
 
-    def pieces(
-        self, words: Words, keys: Sequence[tuple[Key, int]], pack: Callable[[Words], bytes]
-    ) -> Iterator[bytes]:
+    def pieces(self, words: Words, keys: Sequence[tuple[Key, int]], pack: Callable[[Words], bytes]) -> Iterator[bytes]:
         """The same, packed, a piece at a time; the words stay as they are."""
         fills, step = self._fills(keys), CHUNK // words.itemsize
 
@@ -131,15 +131,14 @@ def fastest(clock: Callable[[], float]) -> Keystream:
     Args:
         clock: tells seconds, e.g. `time.perf_counter`.
     """
-    words, keys = np.zeros(4 * CHUNK, "<u4"), [(Key(bytes([number]) * 32), 1) for number in range(2)]
+    words, keys = np.zeros(2 * CHUNK, "<u4"), [(Key(bytes([number]) * 32), 1) for number in range(2)]
 
     def seconds(stream: Keystream) -> float:
         start = clock()
         stream.add(words, keys)
         return clock() - start
 
-    threads: tuple[Literal[1, 2], ...] = (1, 2)
-    candidates = [Keystream(back_end, number) for back_end in BACK_ENDS for number in threads]
+    candidates = [Keystream(back_end, threads) for back_end in BACK_ENDS for threads in (1, 2)]
     return min(candidates, key=lambda stream: min(seconds(stream) for _ in range(3)))
 
 

@@ -1,14 +1,17 @@
 """Whole numbers of 16, 20, 24 or 32 bits, without gaps, least significant byte first.
 
-A sum mod 2^32 holds the sum mod 2^b for each smaller b, so 20 and 24 bits are reckoned with in 32 and cut on the way out.
+A sum mod 2^32 holds the sum mod 2^b for each smaller b: 20 and 24 bits are reckoned with in 32 and cut on the way out.
 """
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from privacy.secagg.keystream import Words
 
 
-def word(bits: int) -> np.dtype[np.unsignedinteger]:
+def word(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
     """What a ring's numbers are reckoned in."""
     return np.dtype("<u2" if bits == 16 else "<u4")
 
@@ -55,8 +58,9 @@ def is_packed(data: memoryview, count: int, bits: int) -> bool:
     return len(data) == packed(count, bits) and (not spare or data[-1] >> 8 - spare == 0)
 
 
-def signed(words: Words, bits: int) -> np.ndarray[tuple[int], np.dtype[np.signedinteger]]:
+def signed(words: Words, bits: int) -> NDArray[np.signedinteger[Any]]:
     """The numbers from -2^(b-1) to 2^(b-1) - 1 for which words of b bits stand."""
     dtype = np.dtype("<i2" if words.itemsize == 2 else "<i4")
     spare = 8 * words.itemsize - bits
-    return (words << words.dtype.type(spare)).view(dtype) >> dtype.type(spare)
+    shifted: NDArray[np.signedinteger[Any]] = (words << words.dtype.type(spare)).view(dtype)
+    return shifted >> dtype.type(spare)

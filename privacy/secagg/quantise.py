@@ -1,7 +1,7 @@
 """An update as whole numbers: clipped, weighted, rounded without bias; and the sum as floats again.
 
-A value x of a part at weight w becomes w * x * levels / bound, reckoned in float64 to a fixed point of 32 bits behind it,
-plus a coin of 32 bits, cut: rounded up as often as it lies above. The expectation is exact to 2^-33 of a level.
+A value x of a part at weight w becomes w * x * levels / bound, in float64; then a fixed point with 32 bits behind it,
+to which a coin of 32 bits is added before they are cut off. The expectation is exact to 2^-33 of a level.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from privacy.secagg.keys import derive
 from privacy.secagg.keystream import CHUNK, TAG, Fill, Key, Keystream, Words, scratch
 from privacy.secagg.packing import word
-from privacy.secagg.terms import WEIGHT_LEVELS, Segment, Terms
+from privacy.secagg.ring import WEIGHT_LEVELS, Segment
+from privacy.secagg.terms import Terms
 
 STEP = CHUNK // 4  # values that one chunk of coins is for
 BLOCK = 1 << 14  # values whose float64 stay in the cache
@@ -101,30 +102,40 @@ def _sums(terms: Terms, sums: Mapping[str, NDArray[np.int64]]) -> list[NDArray[n
     return [sums[scalar.name] for scalar in terms.scalars]
 
 
-def _round(
-    vector: NDArray[np.float32], part: Segment, weight: int, out: Words, stream: Keystream, coins: Key
-) -> int:
+def _round(vector: NDArray[np.float32], part: Segment, weight: int, out: Words, stream: Keystream, coins: Key) -> int:
     """Rounds a part into its words. Returns how many values were clipped."""
     scale, fill, clipped = factor(part, weight) * FIXED, stream.fill(coins), [0] * stream.threads
 
     def work(first: int) -> None:
         for start in range(first * STEP, part.size, stream.threads * STEP):
             chunk = vector[start : start + STEP]
-            clipped[first] += _round_chunk(chunk, start, part, scale, out[start : start + STEP], fill)
+            clipped[first] += round_chunk(chunk, start, part, scale, out[start : start + STEP], fill)
 
     stream.each(work)
     return sum(clipped)
 
 
-def _round_chunk(
-    chunk: NDArray[np.float32], start: int, part: Segment, scale: float, out: Words, fill: Fill
-) -> int:
+def round_chunk(chunk: NDArray[np.float32], start: int, part: Segment, scale: float, out: Words, fill: Fill) -> int:
+    """Rounds at most STEP values of a part.
+
+    Args:
+        chunk: float32.
+        start: its place in the part.
+        part: says the bound.
+        scale: `factor` of the part and the weight, times 2^32.
+        out: gets the words.
+        fill: writes coins.
+
+    Returns:
+        How many values were clipped.
+    """
     room = scratch()[: 4 * len(chunk) + TAG]
     fill(start // STEP, room)
     coins, clipped = np.frombuffer(room, "<u4", len(chunk)), 0
     for at in range(0, len(chunk), BLOCK):
-        values = chunk[at : at + BLOCK].astype(np.float64)
-        if not max(values.max(), -values.min()) <= part.bound:
+        block = chunk[at : at + BLOCK]
+        values = block.astype(np.float64)
+        if not max(float(block.max()), -float(block.min())) <= part.bound:  # a NaN is both
             clipped += _clip(values, start + at, part)
         fixed = np.rint(np.multiply(values, scale, out=values), out=values).astype("<i8")
         fixed += coins[at : at + BLOCK]

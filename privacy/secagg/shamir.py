@@ -1,6 +1,6 @@
 """Shamir's secret sharing of 32 bytes over the prime field of order 2^256 + 297 (Shamir, CACM 1979).
 
-Python's whole numbers are not constant in time: whoever can measure a site's process to the microsecond is not kept out.
+Python's whole numbers are not constant in time: whoever measures a site's process to the microsecond is not kept out.
 """
 
 from collections.abc import Callable, Mapping, Sequence

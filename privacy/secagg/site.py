@@ -7,13 +7,13 @@
     sign      -> its signature; the list of whose updates are in the sum came in (U3)
     unmask    -> shares of what takes the masks off that sum, once enough sites signed the same
 
-Pure: keys and randomness come in, bytes go out. What goes wrong raises `Refused`; the attempt is then over at this site,
-and its secrets are gone.
+Pure: keys and randomness come in, bytes go out. What goes wrong raises `Refused`; the attempt is then over at this
+site, and its secrets are gone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -29,6 +29,22 @@ from privacy.secagg.packing import pack
 from privacy.secagg.quantise import Update
 
 M = TypeVar("M", bound=Message)
+
+
+@dataclass
+class Held:
+    """What a site must forget when the attempt is over."""
+
+    advert: Advert | None = None
+    channel_key: bytes = field(default=b"", repr=False)
+    mask_key: bytes = field(default=b"", repr=False)
+    seed: bytes = field(default=b"", repr=False)
+    session: bytes = b""
+    channels: dict[int, bytes] = field(default_factory=dict, repr=False)  # shared with another site, for sealing
+    pairs: dict[int, Mask] = field(default_factory=dict)  # masks in common with another site
+    seeds: dict[int, bytes] = field(default_factory=dict, repr=False)  # a share of each site's seed
+    keys: dict[int, bytes] = field(default_factory=dict, repr=False)  # and of its mask key
+    survivors: tuple[int, ...] = ()
 
 
 class Site:
@@ -62,63 +78,64 @@ class Site:
         self.terms = agreed(terms, name, roster, expected, past)
         self.name, self.roster, self.past = name, roster, past
         self._key, self._random, self._stream = key, random, stream
-        self._me, self._next = self.terms.sites.index(name), "advertise"
-        self._forget()
+        self._me = self.terms.sites.index(name)
+        self._next: Step | None = "advertise"
+        self._held = Held()
 
     def advertise(self) -> bytes:
         """Makes keys, and signs them together with the terms. `past` is new afterwards."""
         with self._step("advertise", "share"):
-            self.past = replace(self.past, opened=self.terms.mark)
-            self._channel_key, self._mask_key, self._seed = (self._random(32) for _ in range(3))
-            commitment = keys.commitment(self.terms.digest, self._me, self._seed)
-            public = keys.public(self._channel_key), keys.public(self._mask_key)
+            self.past, held = replace(self.past, opened=self.terms.mark), self._held
+            held.channel_key, held.mask_key, held.seed = (self._random(32) for _ in range(3))
+            commitment = keys.commitment(self.terms.digest, self._me, held.seed)
+            public = keys.public(held.channel_key), keys.public(held.mask_key)
             unsigned = Advert(self._me, *public, commitment, bytes(64))
-            self._advert = replace(unsigned, signature=self._key.sign(unsigned.signed(self.terms.digest)))
-            return self._advert.to_bytes()
+            held.advert = replace(unsigned, signature=self._key.sign(unsigned.signed(self.terms.digest)))
+            return held.advert.to_bytes()
 
     def share(self, adverts: Sequence[bytes]) -> bytes:
         """Takes the keys of all sites, its own among them, and shares its secrets among them."""
         with self._step("share", "receive"):
-            others = self._checked([self._read("share", Advert, data) for data in adverts])
-            self._session = session(self.terms.digest, others.values())
+            others, held = self._checked([self._read("share", Advert, data) for data in adverts]), self._held
+            held.session = session(self.terms.digest, others.values())
             points, count = [number + 1 for number in others], self.terms.threshold
-            seeds = shamir.split(self._seed, count, points, self._random)
-            secrets = shamir.split(self._mask_key, count, points, self._random)
+            seeds = shamir.split(held.seed, count, points, self._random)
+            secrets = shamir.split(held.mask_key, count, points, self._random)
             sealed = []
             for (number, advert), *shares in zip(others.items(), seeds, secrets, strict=True):
                 if number == self._me:
-                    self._seeds[number], self._secrets[number] = shares
+                    held.seeds[number], held.keys[number] = shares
                 else:
                     sealed.append((number, self._sealed(advert, b"".join(shares))))
-            self._channel_key = self._mask_key = b""
-            return Shares(self._me, self._session, tuple(sealed)).to_bytes()
+            held.channel_key = held.mask_key = b""
+            return Shares(self._me, held.session, tuple(sealed)).to_bytes()
 
     def receive(self, delivery: bytes) -> None:
         """Takes the shares of the other sites that sent theirs."""
         with self._step("receive", "mask"):
             message = self._read("receive", Delivery, delivery)
-            if message.site != self._me or message.session != self._session:
+            if message.site != self._me or message.session != self._held.session:
                 raise Refused("receive", None, "shares for another site, or of another session")
             senders = [number for number, _ in message.sealed]
-            if not set(senders) <= self._channels.keys():
+            if not set(senders) <= self._held.channels.keys():
                 raise Refused("receive", None, "shares of a site that has sent no keys")
             check_enough("receive", [self._me, *senders], self.terms)
             for number, sealed in message.sealed:
-                shares = keys.opened(self._channels[number], self._session, number, self._me, sealed)
+                shares = keys.opened(self._held.channels[number], self._held.session, number, self._me, sealed)
                 halves = (shares[: shamir.SIZE], shares[shamir.SIZE :]) if shares else (b"", b"")
                 if not all(map(shamir.is_share, halves)):
                     raise Refused("receive", self.terms.sites[number], "shares that were changed, or not for this site")
-                self._seeds[number], self._secrets[number] = halves
-            self._channels = {}
+                self._held.seeds[number], self._held.keys[number] = halves
+            self._held.channels = {}
 
     def mask(self, update: Update) -> Iterator[bytes]:
         """Its update under masks, in pieces of a megabyte or less. The update itself stays as it is."""
         with self._step("mask", "sign"):
             if update.form != self.terms.form or update.sites < len(self.terms.sites):
                 raise Refused("mask", self.name, "an update that was made for other terms")
-            masks = [self._pairs[number] for number in self._shared if number != self._me]
-            masks.append(keys.self_mask(self._seed, self._session, 1))
-            self._pairs, self._seed = {}, b""
+            masks = [self._held.pairs[number] for number in self._shared if number != self._me]
+            masks.append(keys.self_mask(self._held.seed, self._held.session, 1))
+            self._held.pairs, self._held.seed = {}, b""
             return self._upload(update, masks)
 
     def sign(self, survivors: bytes) -> bytes:
@@ -126,14 +143,14 @@ class Site:
         with self._step("sign", "unmask", again=True):
             message = self._read("sign", Survivors, survivors)
             found = tuple(number for number, _ in message.sites)
-            if message.session != self._session:
+            if message.session != self._held.session:
                 raise Refused("sign", None, "survivors of another session")
             if self._me not in found or not set(found) <= set(self._shared):
                 raise Refused("sign", None, "survivors without this site, or with one that shared nothing")
             check_enough("sign", found, self.terms)
-            if self._survivors not in ((), found):
+            if self._held.survivors not in ((), found):
                 raise Refused("sign", None, "other survivors than this site has signed")
-            self._survivors = found
+            self._held.survivors = found
             return Consent(self._me, self._key.sign(self._transcript())).to_bytes()
 
     def unmask(self, consents: Sequence[bytes]) -> bytes:
@@ -145,43 +162,34 @@ class Site:
             found = [self._read("unmask", Consent, data) for data in consents]
             for consent in found:
                 site = self.terms.sites[consent.site]
-                member = self.roster.member(site) if consent.site in self._survivors else None
+                member = self.roster.member(site) if consent.site in self._held.survivors else None
                 if member is None or not keys.is_signed(member.sign, consent.signature, self._transcript()):
                     raise Refused("unmask", site, "it has not signed the same survivors")
             check_enough("unmask", [consent.site for consent in found], self.terms)
             self.past = replace(self.past, answered=self.terms.round)
-            seeds = tuple((number, self._seeds[number]) for number in self._survivors)
-            lost = tuple((n, self._secrets[n]) for n in self._shared if n not in self._survivors)
-            return Opening(self._me, self._session, seeds, lost).to_bytes()
+            seeds = tuple((number, self._held.seeds[number]) for number in self._held.survivors)
+            lost = tuple((n, self._held.keys[n]) for n in self._shared if n not in self._held.survivors)
+            return Opening(self._me, self._held.session, seeds, lost).to_bytes()
 
     def erase(self) -> None:
         """Ends the attempt: its round is committed, or given up. No copy is kept that Python knows of."""
-        self._next = ""
-        self._forget()
-
-    def _forget(self) -> None:
-        self._channel_key = self._mask_key = self._seed = self._session = b""
-        self._channels: dict[int, bytes] = {}
-        self._pairs: dict[int, Mask] = {}
-        self._seeds: dict[int, bytes] = {}
-        self._secrets: dict[int, bytes] = {}
-        self._survivors: tuple[int, ...] = ()
+        self._next, self._held = None, Held()
 
     @property
     def _shared(self) -> list[int]:
-        return sorted(self._seeds)
+        return sorted(self._held.seeds)
 
     def _transcript(self) -> bytes:
-        return keys.transcript(self._session, self._shared, self._survivors)
+        return keys.transcript(self._held.session, self._shared, self._held.survivors)
 
     @contextmanager
     def _step(self, step: Step, following: Step, again: bool = False) -> Iterator[None]:
         """A step that is allowed now (or once more); unless it ends well, the attempt is over."""
         allowed = (step, following) if again else (step,)
-        expected, self._next = self._next, ""
+        expected, self._next = self._next, None
         try:
             if expected not in allowed:
-                raise Refused(step, self.name, f"out of turn; its next step is {expected or 'none: the attempt is over'}")
+                raise Refused(step, self.name, f"out of turn; its next step is {expected or 'none'}")
             yield
         except BaseException:
             self.erase()
@@ -206,20 +214,23 @@ class Site:
                 raise Refused("share", self.terms.sites[advert.site], "two sets of keys")
             check_advert(advert, found.values(), self.terms, self.roster, "share")
             found[advert.site] = advert
-        if found.get(self._me) != self._advert:
+        if found.get(self._me) != self._held.advert:
             raise Refused("share", self.name, "its own keys are not as it sent them")
         check_enough("share", found, self.terms)
         return found
 
     def _sealed(self, advert: Advert, shares: bytes) -> bytes:
         """Two shares for another site, of which the keys for masks are made as well."""
-        channel, pair = (keys.exchange(self._channel_key, advert.channel), keys.exchange(self._mask_key, advert.mask))
-        self._channels[advert.site] = channel
-        self._pairs[advert.site] = keys.pair_masks(pair, self._session, 1 if self._me > advert.site else -1)
-        return keys.seal(channel, self._session, self._me, advert.site, shares)
+        channel, pair = (
+            keys.exchange(self._held.channel_key, advert.channel),
+            keys.exchange(self._held.mask_key, advert.mask),
+        )
+        self._held.channels[advert.site] = channel
+        self._held.pairs[advert.site] = keys.pair_masks(pair, self._held.session, 1 if self._me > advert.site else -1)
+        return keys.seal(channel, self._held.session, self._me, advert.site, shares)
 
     def _upload(self, update: Update, masks: Sequence[Mask]) -> Iterator[bytes]:
-        yield Header(self._me, self._session).to_bytes()
+        yield Header(self._me, self._held.session).to_bytes()
         scalars = update.scalars.copy()
         self._stream.add(scalars, [(mask.scalars, mask.sign) for mask in masks])
         yield scalars.tobytes()

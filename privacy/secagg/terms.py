@@ -1,42 +1,20 @@
-"""What all sites of an attempt must agree on before they send anything: its digest is under every signature.
-
-A value x of a part at weight w counts as w * x * levels / bound, rounded to a whole number, in the ring of `bits` bits.
-"""
+"""What all sites of an attempt must agree on before they send anything: its digest is under every signature."""
 
 import hashlib
-import math
 import struct
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal, Self
+from typing import Self
 
 from hansa.errors import UserError
 from hansa.roster import Roster
 from privacy.secagg import coding
 from privacy.secagg.coding import MOST_SITES, Malformed, Reader
+from privacy.secagg.ring import RINGS, WEIGHTS, Segment, check_fit
 
 KIND = b"hansa/secagg/terms/1\n"
-RINGS = (16, 20, 24, 32)  # bits
-WEIGHT_LEVELS = 255  # the weight of a site that has `rows` rows or more
-WEIGHTS: tuple[Literal["examples", "uniform"], ...] = ("examples", "uniform")
 MOST_ROWS, MOST_VALUES, MOST_SCALARS, MOST_PARTS = 1 << 40, 1 << 34, 1 << 20, 256
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of the uploads, and how it becomes whole numbers."""
-
-    name: str
-    size: int  # floats
-    weight: Literal["examples", "uniform"]  # in the mean over sites
-    bound: float  # values beyond +-bound are clipped, and counted
-    levels: int  # steps from 0 to bound
-
-    @property
-    def largest_weight(self) -> int:
-        """The largest weight of a site."""
-        return WEIGHT_LEVELS if self.weight == "examples" else 1
 
 
 @dataclass(frozen=True)
@@ -165,7 +143,7 @@ class Terms:
             (self.size <= MOST_VALUES, f"{self.size} values; at most {MOST_VALUES} can be summed"),
             (all(0 <= s.size <= MOST_SCALARS for s in self.scalars), f"a metric of more than {MOST_SCALARS} numbers"),
         ]
-        return [problem for good, problem in rules if not good] + [w for part in self.parts for w in _problems_of(part)]
+        return [problem for good, problem in rules if not good] + [w for part in self.parts for w in part.problems]
 
 
 def threshold(sites: int) -> int:
@@ -177,39 +155,9 @@ def threshold(sites: int) -> int:
     return 2 * sites // 3 + 1
 
 
-def most_levels(sites: int, weight: Literal["examples", "uniform"], bits: int) -> int:
-    """The finest rounding for which no sum of so many sites can wrap; 0 if there is none."""
-    return ((1 << bits - 1) - 1) // (sites * (WEIGHT_LEVELS if weight == "examples" else 1))
-
-
-def check_fit(part: Segment, sites: int, bits: int) -> None:
-    """Raises UserError, with the numbers and the mend, if a part's sum over the sites could wrap."""
-    largest, room = sites * part.largest_weight * part.levels, (1 << bits - 1) - 1
-    if largest <= room:
-        return
-    most = most_levels(sites, part.weight, bits)
-    wider = next((ring for ring in RINGS if largest <= (1 << ring - 1) - 1), None)
-    mends = [f"levels = {most} or fewer"] * (most > 0) + [f"ring_bits = {wider}"] * (wider is not None)
-    raise UserError(
-        f"[privacy]: part {part.name!r}: {sites} sites x weights up to {part.largest_weight} x {part.levels:,} levels = "
-        f"{largest:,}, and a ring of {bits} bits holds {room:,}; choose {' or '.join(mends) or 'fewer sites a round'}"
-    )
-
-
 def roster_digest(roster: Roster) -> bytes:
     """By which terms name the consortium's roster."""
     return hashlib.sha256(roster.to_bytes()).digest()
-
-
-def _problems_of(part: Segment) -> list[str]:
-    bounded = math.isfinite(part.bound) and 1e-30 <= part.bound <= 1e30
-    rules = [
-        (part.size >= 0, f"{part.size} values"),
-        (part.weight in WEIGHTS, f"weight {part.weight!r}"),
-        (part.levels >= 1, f"{part.levels} levels; give 1 or more"),
-        (bounded, f"a bound of {part.bound!r}; give one between 1e-30 and 1e30"),
-    ]
-    return [f"part {part.name!r} has {problem}" for good, problem in rules if not good]
 
 
 def _list(items: list[bytes]) -> list[bytes]:

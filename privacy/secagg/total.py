@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from privacy.secagg.errors import Refused
 from privacy.secagg.keystream import Words
 from privacy.secagg.packing import signed
 from privacy.secagg.quantise import factor
-from privacy.secagg.terms import WEIGHT_LEVELS, Segment, Terms
+from privacy.secagg.ring import WEIGHT_LEVELS, Segment
+from privacy.secagg.terms import Terms
 
 STEP = 1 << 16  # values made floats at once
 
@@ -89,7 +91,7 @@ class Total:
             result[start : start + STEP] = values / (factor(part, 1) * weight)
         return result
 
-    def _check(self, values: NDArray[np.signedinteger], part: Segment, weight: int) -> None:
+    def _check(self, values: NDArray[np.signedinteger[Any]], part: Segment, weight: int) -> None:
         if max(int(values.max()), -int(values.min())) > weight * part.levels:
             raise self._impossible(f"values of part {part.name!r}")
 
