@@ -53,7 +53,7 @@ def resident(pid: int | str, field: str = "VmRSS") -> float:
 def peak(folder: Path, sites: int, parameters: int, rounds: int) -> dict[str, float]:
     """The server's memory in MB: before the first round, and at its peak."""
     names = [f"site-{number:02d}" for number in range(sites)]
-    provision(folder / "consortium", names, Founding("memory", (), None), datetime.now(UTC))
+    provision(folder / "consortium", names, Founding("memory", direct=True), datetime.now(UTC))
     file = folder / "consortium" / "server" / "server.toml"
     file.write_text(file.read_text().replace("127.0.0.1:9093", "127.0.0.1:0"))
     write_app(folder / "app", rounds, parameters)

@@ -5,23 +5,33 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hansa.errors import UserError
+from hansa.controlclient import Unanswered
+from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.identity import fingerprint, sign_site
 from hansa.request import Request, Unsound, read_request
 from hansa.roster import Member, Roster, sign
 from hansa.startup import ROSTER, ROSTER_SIGNATURE, SERVER_FILE, read
 from hansa.swap import swap
-from server.consortium import Consortium, open_consortium
+from server.consortium import ISSUED, Consortium, open_consortium
 from server.enrolment import is_of
 from server.invite import check_new_name
+from server.people import administrator
 from server.publishing import publish
 from server.revoked import Revoked
 
-ISSUED = "issued"  # in the consortium's own folder: the certificates that it has given out, by name
-
 Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # a verb and its body, put to the server as administrator
 Say = Callable[[str], None]
+
+
+def administrator_asks(folder: Path, now: datetime, say: Say) -> Ask:
+    """Puts questions to the server through its gate, by the certificate in the consortium's own folder.
+
+    Raises:
+        UserError: the folder is not in order, or its server has no public port.
+    """
+    control = administrator(folder, now).control
+    return lambda verb, body: control.ask(verb, body, say)
 
 
 def approve(
@@ -39,6 +49,7 @@ def approve(
 
     Raises:
         UserError: one of the names does not wait, or the folder is not in order, or older than the server's roster.
+        RunFailed: the server does not answer; what was decided stands here, and it is told the next time.
     """
     own = open_consortium(folder, now)
     _catch_up(own, int(ask("requests", {})["edition"]), ask, say)
@@ -71,7 +82,7 @@ def revoke(folder: Path, name: str, now: datetime, ask: Ask, say: Say) -> None:
 
     Raises:
         UserError: there is nobody of that name, or the folder is not in order.
-        OSError: the server cannot be told; here it is done.
+        RunFailed: the server does not answer; what was decided stands here, and it is told the next time.
     """
     own = open_consortium(folder, now)
     Revoked(own.path).add(_print_of(own, name))  # first: whatever is cut off then, the name is out
@@ -144,7 +155,11 @@ def _settle(own: Consortium, roster: Roster) -> None:
 
 
 def _tell(own: Consortium, ask: Ask) -> None:
-    ask("publish", _publication(own))
+    try:
+        ask("publish", _publication(own))
+    except Unanswered as unanswered:
+        later = f"hansa approve {own.path.parent}"
+        raise RunFailed(f"{unanswered}; it is done here, and the server does not know: tell it by {later}") from None
 
 
 def _publication(own: Consortium) -> dict[str, Any]:
@@ -169,4 +184,4 @@ def _print_of(own: Consortium, name: str) -> str:
     if path.parent.is_dir() and name in {one.stem for one in path.parent.glob("*.crt")}:
         return fingerprint(path.read_bytes())
     known = sorted({member.name for member in own.roster.sites} | {one.stem for one in path.parent.glob("*.crt")})
-    raise UserError(f"{name}: no site or person of {own.roster.consortium} ({', '.join(known) or 'there is nobody'})")
+    raise UserError(f"{name}: no site or person of {own.roster.consortium} ({', '.join(known)})")

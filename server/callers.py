@@ -34,8 +34,6 @@ class Callers:
     def find(self, certificate: bytes) -> Caller:
         """Whose certificate (DER) it is; b"": nobody's. That the authority signed it is for TLS to check.
 
-        A site that is on the roster may show the certificate before the present one: by it, it gets the new one.
-
         Raises:
             Unwelcome: it names nobody who may come in, or it was revoked.
             UserError: the roster or the revocations cannot be read.
@@ -48,6 +46,6 @@ class Callers:
         role, name = found
         if fingerprint in self._revoked.fingerprints():
             raise Unwelcome(f"{role} {name}: the certificate was revoked")
-        if role is Role.SITE and self._members.named(name) is None:
-            raise Unwelcome(f"site {name}: not in the roster")
+        if role is Role.SITE:
+            self._members.find(certificate)
         return Caller(role, name, fingerprint)

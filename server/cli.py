@@ -9,21 +9,31 @@ import typer
 def provision(
     folder: Annotated[Path, typer.Argument(help="The consortium's folder: a new one, or one made before.")],
     site: Annotated[list[str] | None, typer.Option(help="A site to add; repeatable.")] = None,
+    researcher: Annotated[list[str] | None, typer.Option(help="Somebody who starts runs; repeatable.")] = None,
+    auditor: Annotated[list[str] | None, typer.Option(help="Somebody who reads what was done; repeatable.")] = None,
+    administrator: Annotated[
+        list[str] | None, typer.Option(help="Somebody who decides who is in, besides you; repeatable.")
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(help="A name or IP address of the server; repeatable, sites dial the first. [default: 127.0.0.1]"),
     ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Where Flower listens at the server; sessions have the next. [default: 9092]")
-    ] = None,
+    port: Annotated[int | None, typer.Option(help="The server's public port. [default: 9443; --direct: 9092]")] = None,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Two ports and no gate: Flower's at --port, the sessions' at the next.")
+    ] = False,
     consortium: Annotated[str | None, typer.Option(help="Its name. [default: the folder's]")] = None,
 ) -> None:
-    """Make the certificates, keys and folders of a consortium, or add sites to it."""
+    """Make the certificates, keys and folders of a consortium, or add sites and people to it."""
     from datetime import UTC, datetime
 
+    from hansa.roles import Role
     from server.provision import Founding, provision
 
-    for line in provision(folder, site or [], Founding(consortium, tuple(host or ()), port), datetime.now(UTC)):
+    named = {Role.RESEARCHER: researcher, Role.AUDITOR: auditor, Role.ADMINISTRATOR: administrator}
+    people = [(role, name) for role, names in named.items() for name in names or []]
+    founding = Founding(consortium, tuple(host or ()), port, direct)
+    for line in provision(folder, site or [], founding, datetime.now(UTC), people):
         typer.echo(line)
 
 
@@ -94,3 +104,49 @@ def logs(run: Annotated[str, typer.Argument(help="The run's id.")], server: Serv
     from server import command
 
     command.logs(server, run, Console())
+
+
+def invite(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder, that hansa provision made.")],
+    site: Annotated[str, typer.Argument(help="The name of the site that is to join.")],
+    days: Annotated[int, typer.Option(help="For how many days the invitation is good.")] = 7,
+) -> None:
+    """Write the kit by which a new site joins; there it is given to hansa site join."""
+    from datetime import UTC, datetime
+
+    from server.invite import invite
+
+    for line in invite(folder, site, datetime.now(UTC), days):
+        typer.echo(line)
+
+
+def approve(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder, that hansa provision made.")],
+    name: Annotated[list[str] | None, typer.Argument(help="Whom to let in. [default: whoever waits]")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; only where the fingerprints were compared.")] = False,
+) -> None:
+    """Let in the sites that ask to join or to renew their certificate, and give the server the newest roster."""
+    from datetime import UTC, datetime
+
+    from server.approve import administrator_asks, approve
+
+    def agreed(line: str) -> bool:
+        if yes:
+            typer.echo(line)
+        return yes or typer.confirm(f"{line}; are these the keys that the site has told you?")
+
+    now = datetime.now(UTC)
+    approve(folder, name or [], now, administrator_asks(folder, now, typer.echo), agreed, typer.echo)
+
+
+def revoke(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder, that hansa provision made.")],
+    name: Annotated[str, typer.Argument(help="The site or the person.")],
+) -> None:
+    """Take a site or a person out, for good."""
+    from datetime import UTC, datetime
+
+    from server.approve import administrator_asks, revoke
+
+    now = datetime.now(UTC)
+    revoke(folder, name, now, administrator_asks(folder, now, typer.echo), typer.echo)

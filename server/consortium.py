@@ -19,6 +19,7 @@ from hansa.tables import A_NAME, Name, Table
 
 HOME = "consortium"  # within what `hansa provision` made
 CA_KEY, ROSTER_PRIVATE, CONSORTIUM_FILE = "ca.key", "roster.key", "consortium.toml"
+ISSUED = "issued"  # in it: the certificates that were given out since it was founded, by name
 
 
 class ConsortiumTable(Table):
@@ -26,6 +27,7 @@ class ConsortiumTable(Table):
 
     name: Annotated[Name, Field(description=A_NAME)]
     server: Dialled
+    gate: bool = False  # whether that is the server's public port, by which everything goes
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,3 @@ class Members:
         if fingerprint in self._revoked.fingerprints():
             raise Unwelcome(f"{member.name}: its certificate was revoked")
         return member
-
-    def named(self, site: str) -> Member | None:
-        """The site of a name, whatever certificate it has; None if it is not on the roster.
-
-        Raises:
-            UserError: the roster cannot be read.
-        """
-        return self._roster.get().member(site)

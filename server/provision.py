@@ -3,6 +3,7 @@
 FOLDER/consortium    the authority and the roster key; stays with whoever provisions
 FOLDER/server        for the server's machine
 FOLDER/sites/NAME    for a site's machine
+FOLDER/people/NAME   for the machine of somebody who asks the server: a researcher, an auditor, an administrator
 """
 
 import secrets
@@ -25,6 +26,7 @@ from hansa.identity import (
     make_signing_key,
     make_site,
 )
+from hansa.roles import Role
 from hansa.roster import Member, Roster, sign
 from hansa.sitetoml import site_toml
 from hansa.startup import (
@@ -41,11 +43,13 @@ from hansa.startup import (
     TLS_KEY,
 )
 from hansa.tables import A_NAME, is_name
-from server.consortium import CA_KEY, CONSORTIUM_FILE, HOME, ROSTER_PRIVATE, open_consortium
+from server.consortium import CA_KEY, CONSORTIUM_FILE, HOME, ROSTER_PRIVATE, Consortium, open_consortium
 from server.events import ALL
-from server.templates import CONSORTIUM_TOML, SERVER_TOML, listening
+from server.people import FOUNDER, Someone, add_people, issue, person_files, taken
+from server.templates import CONSORTIUM_TOML, SERVER_TOML, direct, public
 
-PORT = 9092  # of Flower's end; that of the sessions is the next
+PUBLIC_PORT = 9443
+PORT = 9092  # of Flower's end; without a public port, that of the sessions is the next
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,20 @@ class Founding:
     name: str | None = None  # default: the folder's
     hosts: Sequence[str] = ()  # names and IP addresses of the server; the sites dial the first
     port: int | None = None
+    direct: bool = False  # Flower and the sessions have a port each, and there is no gate
 
 
-def provision(folder: Path, sites: Sequence[str], founding: Founding, now: datetime) -> list[str]:
-    """Makes a consortium in a new folder, or adds sites to the one that is there.
+def provision(
+    folder: Path, sites: Sequence[str], founding: Founding, now: datetime, people: Sequence[Someone] = ()
+) -> list[str]:
+    """Makes a consortium in a new folder, or adds sites and people to the one that is there.
 
     Args:
         folder: of the consortium.
         sites: to add.
         founding: of a new consortium.
         now: with its zone.
+        people: to add.
 
     Returns:
         The folders that were made, and what is to be done with them: a line each.
@@ -73,68 +81,83 @@ def provision(folder: Path, sites: Sequence[str], founding: Founding, now: datet
         UserError: a name is wrong or taken, or something would be overwritten: nothing was changed then. Or a folder
             cannot be written.
     """
-    _check_names(sites)
+    _check_names(sites, people)
     try:
         if (folder / HOME).is_dir():
             _check_settled(folder, founding)
-            return _add(folder, sites, now)
+            return _add(folder, sites, now, people)
         if folder.exists():
             raise UserError(f"{folder}: is there, and no consortium in it; give a new folder, or that of a consortium")
-        return _found(folder, sites, founding, now)
+        return _found(folder, sites, founding, now, people)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}; see to it") from error
 
 
-def _found(folder: Path, sites: Sequence[str], founding: Founding, now: datetime) -> list[str]:
-    name, hosts, port = founding.name or folder.resolve().name, founding.hosts or ("127.0.0.1",), founding.port
-    port = PORT if port is None else port
-    _check_founding(name, hosts, port)
+def _found(
+    folder: Path, sites: Sequence[str], founding: Founding, now: datetime, people: Sequence[Someone]
+) -> list[str]:
+    name, hosts, gate = founding.name or folder.resolve().name, founding.hosts or ("127.0.0.1",), not founding.direct
+    port = (PUBLIC_PORT if gate else PORT) if founding.port is None else founding.port
+    _check_founding(name, hosts, port, gate)
+    if people and not gate:
+        raise UserError("--direct: people ask the server at its public port, so it must have one; leave --direct out")
     authority, roster_key = make_authority(name, now), make_signing_key()
-    facts = {"name": name, "server": join(hosts[0], port), "flower": join("127.0.0.1", port)}
+    server = join(hosts[0], port)
     server_tls = make_server(authority, list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"])), now)
     with made(folder) as new:
         shared = {CA: authority.certificate, ROSTER_KEY: f"{roster_key.public}\n".encode()}
-        own = {
-            CA_KEY: authority.key,
-            ROSTER_PRIVATE: roster_key.private,
-            CONSORTIUM_FILE: (CONSORTIUM_TOML % facts).encode(),
-        }
+        text = CONSORTIUM_TOML % {"name": name, "server": server, "gate": str(gate).lower()}
+        own = {CA_KEY: authority.key, ROSTER_PRIVATE: roster_key.private, CONSORTIUM_FILE: text.encode()}
+        if gate:
+            own |= person_files(authority, (Role.ADMINISTRATOR, FOUNDER), server, now)
         write_folder(new / HOME, shared | own)
-        text = SERVER_TOML % {**facts, "session": listening(hosts[0], port + 1)}
-        own = {SUPEREXEC_SECRET: secrets.token_bytes(32), SERVER_FILE: text.encode()}
-        write_folder(new / "server", shared | _tls_files(server_tls) | own)
+        ways = public(hosts[0], port, PORT if port != PORT else PORT + 1) if gate else direct(hosts[0], port)
+        text = SERVER_TOML % {"name": name, "ways": ways}
+        theirs = {SUPEREXEC_SECRET: secrets.token_bytes(32), SERVER_FILE: text.encode()}
+        write_folder(new / "server", shared | _tls_files(server_tls) | theirs)
         (new / "sites").mkdir(mode=0o700)
-        members = [_write_site(new / "sites" / site, site, authority, shared, facts["server"], now) for site in sites]
+        members = [_write_site(new / "sites" / site, site, authority, shared, (server, gate), now) for site in sites]
         ordered = tuple(sorted(members, key=lambda member: member.name))
         roster = Roster(consortium=name, edition=1, ca=fingerprint(authority.certificate), sites=ordered)
         _publish(new, roster, roster_key.private)
+        if gate:
+            issue(new / HOME, FOUNDER, own[TLS_CERTIFICATE])
+        if people:
+            add_people(new, open_consortium(new, now), people, now)
     return [
         f"{folder / 'consortium'}: the authority of {name}; keep it offline, it goes to no machine",
         f"{folder / 'server'}: for the server's machine",
-        *_told(folder, sites),
+        *_told(folder, sites, people),
     ]
 
 
-def _add(folder: Path, sites: Sequence[str], now: datetime) -> list[str]:
+def _add(folder: Path, sites: Sequence[str], now: datetime, people: Sequence[Someone]) -> list[str]:
     own = open_consortium(folder, now)
-    _check_new(folder, own.roster, sites)
+    _check_new(folder, own, sites, people)
+    if people and not own.table.gate:
+        raise UserError(
+            f"{own.path / CONSORTIUM_FILE}: its server has no public port, so nobody can ask it from elsewhere"
+        )
     shared, members = {CA: own.authority.certificate, ROSTER_KEY: own.roster_public}, list(own.roster.sites)
     for site in sites:
         with made(folder / "sites" / site) as new:
-            members.append(_write_site(new, site, own.authority, shared, own.table.server, now))
-    _publish(folder, own.with_members(members), own.roster_key)
-    return [
-        *_told(folder, sites),
-        f"{ROSTER} and {ROSTER_SIGNATURE} changed: copy both to the server and to every site",
-    ]
+            at = own.table.server, own.table.gate
+            members.append(_write_site(new, site, own.authority, shared, at, now))
+    if sites:
+        _publish(folder, own.with_members(members), own.roster_key)
+    if people:
+        add_people(folder, own, people, now)
+    told = f"{ROSTER} and {ROSTER_SIGNATURE} changed: copy both to the server and to every site"
+    return [*_told(folder, sites, people), *([told] if sites else [])]
 
 
 def _write_site(
-    folder: Path, site: str, authority: Credential, shared: Mapping[str, bytes], server: str, now: datetime
+    folder: Path, site: str, authority: Credential, shared: Mapping[str, bytes], server: tuple[str, bool], now: datetime
 ) -> Member:
+    """Makes a site's folder; `server` is the address, and whether it is the public port."""
     tls, sign_key, node_key = make_site(authority, site, now), make_signing_key(), make_node_key()
     keys = {SIGN_KEY: sign_key.private, NODE_KEY: node_key.private}
-    write_folder(folder, {**shared, **_tls_files(tls), **keys, SITE_FILE: site_toml(site, server)})
+    write_folder(folder, {**shared, **_tls_files(tls), **keys, SITE_FILE: site_toml(site, *server)})
     return Member(name=site, tls=fingerprint(tls.certificate), sign=sign_key.public, node=node_key.public)
 
 
@@ -152,16 +175,18 @@ def _tls_files(tls: Credential) -> dict[str, bytes]:
     return {TLS_CERTIFICATE: tls.certificate, TLS_KEY: tls.key}
 
 
-def _check_names(sites: Sequence[str]) -> None:
-    if not sites:
-        raise UserError("--site: is missing; give the name of each site, e.g. --site boston --site lyon")
-    problems = [f"--site {site}: must be {A_NAME}" for site in sites if not is_name(site)]
+def _check_names(sites: Sequence[str], people: Sequence[Someone]) -> None:
+    given = [("site", site) for site in sites] + [(str(role), name) for role, name in people]
+    problems = [f"--{what} {name}: must be {A_NAME}" for what, name in given if not is_name(name)]
     problems += [f"--site {ALL}: stands for all sites in a report; choose another name"] * (ALL in sites)
-    counts = Counter(site.casefold() for site in sites)
     problems += [
-        f"--site {site}: stands twice; names must differ in more than upper and lower case"
-        for site, count in counts.items()
-        if count > 1
+        f"--{what} {name}: is kept for who founds it; choose another name" for what, name in given if name == FOUNDER
+    ]
+    counts = Counter(name.casefold() for _, name in given)
+    problems += [
+        f"--{what} {name}: stands twice; names must differ in more than upper and lower case"
+        for name, what in {name.casefold(): what for what, name in reversed(given)}.items()
+        if counts[name] > 1
     ]
     if problems:
         raise UserError(*problems)
@@ -169,12 +194,21 @@ def _check_names(sites: Sequence[str]) -> None:
 
 def _check_settled(folder: Path, founding: Founding) -> None:
     if founding != Founding():
-        raise UserError(f"{folder}: --consortium, --host and --port were settled when it was made; leave them out")
+        raise UserError(
+            f"{folder}: --consortium, --host, --port and --direct were settled when it was made; leave them out"
+        )
 
 
-def _check_new(folder: Path, roster: Roster, sites: Sequence[str]) -> None:
-    there = {member.name.casefold() for member in roster.sites}
-    problems = [f"--site {site}: {roster.consortium} has this site" for site in sites if site.casefold() in there]
+def _check_new(folder: Path, own: Consortium, sites: Sequence[str], people: Sequence[Someone]) -> None:
+    if not sites and not people:
+        raise UserError("nothing to add; give names, e.g. --site boston, --researcher ann, --auditor bob")
+    there, consortium = taken(own, folder), own.roster.consortium
+    given = [("site", site) for site in sites] + [(str(role), name) for role, name in people]
+    problems = [
+        f"--{what} {name}: {consortium} has {there[name.casefold()]} already"
+        for what, name in given
+        if name.casefold() in there
+    ]
     leftover = [path for path in (folder / "sites" / site for site in sites) if path.exists()]
     if not problems:
         problems = [f"{path}: is there, but not in the roster; remove it and try again" for path in leftover]
@@ -182,16 +216,19 @@ def _check_new(folder: Path, roster: Roster, sites: Sequence[str]) -> None:
         raise UserError(*problems)
 
 
-def _check_founding(name: str, hosts: Sequence[str], port: int) -> None:
+def _check_founding(name: str, hosts: Sequence[str], port: int, gate: bool) -> None:
     problems = [] if is_name(name) else [f"--consortium {name}: must be {A_NAME}"]
     problems += [
         f"--host {host}: must be a DNS name or an IP address, without a port" for host in hosts if not is_host(host)
     ]
-    if not 1 <= port <= 65534:
-        problems.append(f"--port {port}: must be between 1 and 65534; the sessions have the next")
+    last, why = (65535, "") if gate else (65534, "; the sessions have the next")
+    if not 1 <= port <= last:
+        problems.append(f"--port {port}: must be between 1 and {last}{why}")
     if problems:
         raise UserError(*problems)
 
 
-def _told(folder: Path, sites: Sequence[str]) -> list[str]:
-    return [f"{folder / 'sites' / site}: for {site}, over a way that nobody else reads" for site in sites]
+def _told(folder: Path, sites: Sequence[str], people: Sequence[Someone]) -> list[str]:
+    paths = [(folder / "sites" / site, site) for site in sites]
+    paths += [(folder / "people" / name, f"{role} {name}") for role, name in people]
+    return [f"{path}: for {who}, over a way that nobody else reads" for path, who in paths]

@@ -7,21 +7,14 @@ CONSORTIUM_TOML = """\
 [consortium]
 name = "%(name)s"
 server = "%(server)s"
+gate = %(gate)s             # true: that is the server's public port, by which everything goes
 """
 
 SERVER_TOML = """\
 # The server of %(name)s. A "#" without a space before a key: it is not in force.
 
 [server]
-# One port by which all sites come in, and the server's host as they reach it. A gate there asks for a site's
-# certificate, and lets through only what a site has to say. With it, leave session and announce out.
-#public = "0.0.0.0:443"
-#name = "fl.example.org"
-# Where the sites' Flower nodes come in. Flower's control interface is at the same port and asks nobody who they are:
-# keep it on loopback. Without public, put a proxy in front that lets only /v1/fleet/ through, by TLS or a tunnel.
-flower = "%(flower)s"
-# Where the sites' sessions come in, which carry the updates. They ask for a site's certificate.
-%(session)s
+%(ways)s
 
 # Seconds.
 [runs]
@@ -36,12 +29,44 @@ telemetry = false        # true: Flower reports its use to its makers
 """
 
 
-def listening(host: str, port: int) -> str:
-    """The keys of server.toml for the sessions' address: on all interfaces, unless the sites are on this machine."""
-    if is_loopback(host):
-        return f'session = "{join("127.0.0.1", port)}"'
+PUBLIC = """\
+# One port by which all come in, and the server's host as they reach it. A gate there asks for certificates, and lets
+# through only what a site has to say, or one of the consortium's people.
+public = "%(public)s"
+name = "%(host)s"
+# Where Flower listens. It asks nobody who they are: keep it on loopback.
+flower = "%(flower)s"\
+"""
+
+DIRECT = """\
+# Where the sites' Flower nodes come in. Flower's control interface is at the same port and asks nobody who they are:
+# keep it on loopback, and put a proxy in front that lets only /v1/fleet/ through, by TLS or a tunnel. Or take one port
+# by which all sites come in, and leave session and announce out:
+#public = "0.0.0.0:443"
+#name = "fl.example.org"
+flower = "%(flower)s"
+# Where the sites' sessions come in, which carry the updates. They ask for a site's certificate.
+%(session)s\
+"""
+
+
+def public(host: str, port: int, flower: int) -> str:
+    """The keys of server.toml where all come in by one port; Flower has its own, on loopback."""
+    at = {"public": join(_listening(host), port), "host": host, "flower": join("127.0.0.1", flower)}
+    return PUBLIC % at
+
+
+def direct(host: str, port: int) -> str:
+    """The keys of server.toml where Flower has a port, and the sessions the next."""
+    lines = [f'session = "{join(_listening(host), port + 1)}"']
+    if not is_loopback(host):
+        lines += ["# Their address as the sites reach it.", f'announce = "{join(host, port + 1)}"']
+    return DIRECT % {"flower": join("127.0.0.1", port), "session": "\n".join(lines)}
+
+
+def _listening(host: str) -> str:
+    """Where the server listens that sites know by this host: everywhere, unless they are on this machine."""
     ip = as_ip(host)
-    everywhere = "::" if ip is not None and ip.version == 6 else "0.0.0.0"
-    return (
-        f'session = "{join(everywhere, port)}"\n# Their address as the sites reach it.\nannounce = "{join(host, port)}"'
-    )
+    if is_loopback(host):
+        return "127.0.0.1"
+    return "::" if ip is not None and ip.version == 6 else "0.0.0.0"

@@ -35,7 +35,7 @@ class Consortium:
         self.folder, self.sites = folder, sites
         self.server = folder / "server"
         self.supervisors: dict[Path, subprocess.Popen[bytes]] = {}  # by their folder
-        provision(folder, sites, Founding("demo", (), _free_ports()), datetime.now(UTC))
+        provision(folder, sites, Founding("demo", (), _free_ports(), direct=True), datetime.now(UTC))
 
     def site(self, name: str) -> Path:
         """A site's folder."""

@@ -155,9 +155,10 @@ def test_certificates_say_what_they_are_for(heart: Path) -> None:
 
 def test_serial_numbers_and_keys_are_each_once(heart: Path) -> None:
     leaves = [certificate(path) for path in [heart / "server" / "tls.crt", *heart.glob("sites/*/tls.crt")]]
-    assert len({leaf.serial_number for leaf in leaves}) == len(leaves) == 3
+    leaves.append(certificate(heart / "consortium" / "tls.crt"))
+    assert len({leaf.serial_number for leaf in leaves}) == len(leaves) == 4
     keys = [*heart.glob("**/*.key"), heart / "server" / "superexec.secret"]
-    assert len({path.read_bytes() for path in keys}) == len(keys) == 2 + 1 + 2 * 3 + 1
+    assert len({path.read_bytes() for path in keys}) == len(keys) == 3 + 1 + 2 * 3 + 1
 
 
 def test_only_their_owner_reads_the_folders(heart: Path) -> None:
@@ -172,7 +173,7 @@ def test_each_folder_holds_what_its_machine_needs_and_no_more(heart: Path) -> No
     both = common | {"tls.crt", "tls.key"}
     assert {path.name for path in heart.iterdir()} == {"consortium", "server", "sites"}
     held = {path.name: {file.name for file in path.iterdir()} for path in [*heart.iterdir(), *heart.glob("sites/*")]}
-    assert held["consortium"] == common | {"ca.key", "roster.key", "consortium.toml"}
+    assert held["consortium"] == both | {"ca.key", "roster.key", "consortium.toml", "person.toml", "issued"}
     assert held["server"] == both | {"superexec.secret", "server.toml"}
     assert held["boston"] == held["lyon"] == both | {"sign.key", "node.key", "site.toml"}
     assert len((heart / "server" / "superexec.secret").read_bytes()) == 32
@@ -188,8 +189,10 @@ def test_the_node_key_is_the_form_that_flower_reads(heart: Path) -> None:
 
 def test_the_files_it_writes_can_be_read(heart: Path) -> None:
     server = load_server_file(heart / "server" / "server.toml").server
-    assert (server.flower, server.session, server.announce) == ("127.0.0.1:9000", "0.0.0.0:9001", "fl.example.org:9001")
+    assert (server.public, server.reached) == ("0.0.0.0:9000", "fl.example.org:9000")
+    assert (server.flower, server.sessions) == ("127.0.0.1:9092", "127.0.0.1:0")
     site = open_site_folder(heart / "sites" / "boston", NOW)
+    assert site.file.network.gate is True
     assert (site.name, site.file.site.server, site.roster.consortium) == ("boston", "fl.example.org:9000", "heart")
     assert (site.file.apps.allowed, site.file.policy.allow_unprotected) == ((), False)
     assert not server.model_extra
@@ -197,20 +200,47 @@ def test_the_files_it_writes_can_be_read(heart: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "site", "listens"),
+    [
+        ("localhost", "localhost:9443", "127.0.0.1:9443"),
+        ("127.0.0.1", "127.0.0.1:9443", "127.0.0.1:9443"),
+        ("fl.example.org", "fl.example.org:9443", "0.0.0.0:9443"),
+        ("2001:db8::7", "[2001:db8::7]:9443", "[::]:9443"),
+    ],
+)
+def test_one_public_port_is_the_default_and_open_to_others_only_where_there_are_others(
+    tmp_path: Path, host: str, site: str, listens: str
+) -> None:
+    provision(tmp_path / "heart", ["boston"], Founding(hosts=(host,)), NOW)
+    server = load_server_file(tmp_path / "heart" / "server" / "server.toml").server
+    assert (server.public, server.reached) == (listens, site)
+    found = open_site_folder(tmp_path / "heart" / "sites" / "boston", NOW).file
+    assert (found.site.server, found.network.gate) == (site, True)
+
+
+def test_flower_and_the_public_port_never_clash(tmp_path: Path) -> None:
+    provision(tmp_path / "heart", ["boston"], Founding(port=9092), NOW)
+    server = load_server_file(tmp_path / "heart" / "server" / "server.toml").server
+    assert (server.public, server.flower) == ("127.0.0.1:9092", "127.0.0.1:9093")
+
+
+@pytest.mark.parametrize(
     ("host", "site", "session", "announce"),
     [
         ("localhost", "localhost:9092", "127.0.0.1:9093", None),
         ("::1", "[::1]:9092", "127.0.0.1:9093", None),
+        ("fl.example.org", "fl.example.org:9092", "0.0.0.0:9093", "fl.example.org:9093"),
         ("2001:db8::7", "[2001:db8::7]:9092", "[::]:9093", "[2001:db8::7]:9093"),
     ],
 )
-def test_sessions_listen_to_others_only_where_there_are_others(
+def test_directly_sessions_listen_to_others_only_where_there_are_others(
     tmp_path: Path, host: str, site: str, session: str, announce: str | None
 ) -> None:
-    provision(tmp_path / "heart", ["boston"], Founding(hosts=(host,)), NOW)
+    provision(tmp_path / "heart", ["boston"], Founding(hosts=(host,), direct=True), NOW)
     server = load_server_file(tmp_path / "heart" / "server" / "server.toml").server
-    assert (server.session, server.announce) == (session, announce)
-    assert open_site_folder(tmp_path / "heart" / "sites" / "boston", NOW).file.site.server == site
+    assert (server.public, server.session, server.announce) == (None, session, announce)
+    found = open_site_folder(tmp_path / "heart" / "sites" / "boston", NOW).file
+    assert (found.site.server, found.network.gate) == (site, False)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -254,7 +284,7 @@ def refused(folder: Path, *sites: str, founding: Founding = LOCAL, now: datetime
 
 
 def test_nothing_is_overwritten(mine: Path) -> None:
-    assert refused(mine, "bern", "Boston") == ("--site Boston: heart has this site",)
+    assert refused(mine, "bern", "Boston") == ("--site Boston: heart has boston already",)
     (mine / "sites" / "bern").mkdir()
     assert refused(mine, "bern") == (f"{mine}/sites/bern: is there, but not in the roster; remove it and try again",)
     other = mine.parent / "other"
@@ -265,15 +295,14 @@ def test_nothing_is_overwritten(mine: Path) -> None:
 
 
 def test_what_was_settled_is_not_changed(mine: Path) -> None:
-    line = f"{mine}: --consortium, --host and --port were settled when it was made; leave them out"
-    for founding in (Founding(name="liver"), Founding(hosts=("localhost",)), Founding(port=1)):
+    line = f"{mine}: --consortium, --host, --port and --direct were settled when it was made; leave them out"
+    for founding in (Founding(name="liver"), Founding(hosts=("localhost",)), Founding(port=1), Founding(direct=True)):
         assert refused(mine, "bern", founding=founding) == (line,)
 
 
 def test_wrong_names_are_told_at_once(tmp_path: Path) -> None:
     name = "up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
     new = tmp_path / "new"
-    assert refused(new) == ("--site: is missing; give the name of each site, e.g. --site boston --site lyon",)
     assert refused(new, "../a", "b c", "x", "X") == (
         f"--site ../a: must be {name}",
         f"--site b c: must be {name}",
@@ -284,8 +313,10 @@ def test_wrong_names_are_told_at_once(tmp_path: Path) -> None:
         "--host h:1: must be a DNS name or an IP address, without a port",
         "--host 1.2.3: must be a DNS name or an IP address, without a port",
         "--host -a: must be a DNS name or an IP address, without a port",
-        "--port 0: must be between 1 and 65534; the sessions have the next",
+        "--port 0: must be between 1 and 65535",
     )
+    line = "--port 65535: must be between 1 and 65534; the sessions have the next"
+    assert refused(new, "a", founding=Founding(port=65535, direct=True)) == (line,)
 
 
 def test_an_authority_that_cannot_sign_is_told(mine: Path, strangers: Path) -> None:
@@ -331,4 +362,4 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
     ]
     assert read_startup(folder / "server", NOW).roster.consortium == "heart"
     assert main(["provision", str(folder), "--site", "lyon"]) == 2
-    assert capsys.readouterr().err == "error: --site lyon: heart has this site\n"
+    assert capsys.readouterr().err == "error: --site lyon: heart has lyon already\n"
