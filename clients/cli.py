@@ -33,3 +33,40 @@ def site_up(
     from clients.up import up
 
     up(folder, typer.echo)
+
+
+@site.command("join")
+def site_join(
+    kit: Annotated[Path, typer.Argument(help="The invitation kit that the consortium has sent.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="The site's new folder. [default: one of the site's name, here]")
+    ] = None,
+    proxy: Annotated[
+        str | None, typer.Option(help="A proxy on the way to the server: http://user:password@proxy:3128")
+    ] = None,
+) -> None:
+    """Join a consortium: make the site's keys, ask, and wait until it has approved. Ctrl-C is safe."""
+    from clients.joining import join
+
+    join(kit, folder, proxy, typer.echo)
+
+
+@site.command("renew")
+def site_renew(
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
+) -> None:
+    """Ask for the site's next certificate, and wait until it was granted. Ctrl-C is safe."""
+    from clients.renewal import renew
+
+    renew(folder, typer.echo)
+
+
+@site.command("doctor")
+def site_doctor(
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
+) -> None:
+    """Check all that a site needs: a line each, with the mend. Exit code 1 if something must be mended."""
+    from clients.doctor import examine
+
+    if not examine(folder, typer.echo):
+        raise typer.Exit(1)

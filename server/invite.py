@@ -10,6 +10,7 @@ from hansa.kit import invite as make_invitation
 from hansa.tables import A_NAME, is_name
 from server.consortium import Consortium, open_consortium
 from server.events import ALL
+from server.people import taken
 
 INVITATIONS = "invitations"
 MOST_DAYS = 365
@@ -32,6 +33,8 @@ def invite(folder: Path, site: str, now: datetime, days: int = DAYS) -> list[str
     """
     own = open_consortium(folder, now)
     check_new_name(own, site)
+    if not own.table.gate:
+        raise UserError(f"{folder}: its server has no public port ([consortium] gate); add a site by hansa provision")
     if not 1 <= days <= MOST_DAYS:
         raise UserError(f"--days {days}: must be between 1 and {MOST_DAYS}")
     kit = Kit(
@@ -63,7 +66,7 @@ def check_new_name(own: Consortium, site: str) -> None:
     if not is_name(site) or site == ALL:
         why = f"must be {A_NAME}" if site != ALL else "stands for all sites in a report; choose another name"
         raise UserError(f"{site}: {why}")
-    if taken := [member.name for member in own.roster.sites if member.name.casefold() == site.casefold()]:
+    if holder := taken(own, own.path.parent).get(site.casefold()):
         raise UserError(
-            f"{site}: {own.roster.consortium} has the site {taken[0]}; choose another name, or revoke it first"
+            f"{site}: {own.roster.consortium} has {holder} already; choose another name, or revoke that one"
         )

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hansa import identity
-from hansa.errors import UserError
+from hansa.controlclient import Unanswered
+from hansa.errors import RunFailed, UserError
 from hansa.kit import Signed, read_kit
 from hansa.request import Request, Unsound, make_claim, make_request, read_request
 from hansa.roster import Roster
@@ -65,7 +66,7 @@ class Consortium:
 
     def ask(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         if verb == self.cut:
-            raise ConnectionError
+            raise Unanswered("fl.example.org:443", ConnectionRefusedError())
         sent = json.loads(json.dumps(body))
         return requests(self.server) if verb == "requests" else publish(self.server, sent)
 
@@ -288,7 +289,7 @@ def test_a_server_that_makes_requests_up_gets_no_certificate(heart: Consortium, 
 def test_what_was_approved_while_the_server_was_away_is_told_later(heart: Consortium) -> None:
     enrol(heart.server, body(make_request("bern", KEYS, heart.invited())), NOW)
     heart.cut = "publish"
-    with pytest.raises(ConnectionError):
+    with pytest.raises(RunFailed, match="tell it by hansa approve"):
         heart.approve()
     assert heart.roster.member("bern") is None
     heart.cut = ""
@@ -354,7 +355,7 @@ def test_who_is_revoked_is_out_and_its_invitation_is_used_up(heart: Consortium) 
 def test_a_revocation_that_the_server_did_not_hear_of_is_told_later(heart: Consortium) -> None:
     certificate = heart.joined()
     heart.cut = "publish"
-    with pytest.raises(ConnectionError):
+    with pytest.raises(RunFailed, match="tell it by hansa approve"):
         heart.revoke("bern")
     assert heart.comes_in(certificate) == "bern"
     heart.cut = ""
@@ -370,16 +371,16 @@ def test_a_server_s_folder_beside_the_consortium_s_hears_of_it_even_when_the_ser
     heart = Consortium(founder, founder / "server", cut="publish")
     certificate = (founder / "sites" / "boston" / "tls.crt").read_bytes()
     assert heart.comes_in(certificate) == "boston"
-    with pytest.raises(ConnectionError):
+    with pytest.raises(RunFailed, match="tell it by hansa approve"):
         heart.revoke("boston")
     with pytest.raises(Unwelcome):
         heart.comes_in(certificate)
 
 
 def test_nobody_of_that_name_is_a_line(heart: Consortium) -> None:
-    with pytest.raises(UserError, match=r"bern: no site or person of heart \(boston, lyon\)"):
+    with pytest.raises(UserError, match=r"bern: no site or person of heart \(boston, .*lyon\)"):
         heart.revoke("bern")
-    with pytest.raises(UserError, match="Boston: heart has the site boston"):
+    with pytest.raises(UserError, match="Boston: heart has boston already"):
         heart.invited("Boston")
 
 
