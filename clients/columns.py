@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from clients.datatable import DataTable, Label
-from clients.reading import Sheet
+from clients.reading import Sheet, Unfit, without_values
 from hansa.errors import UserError
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -44,7 +44,7 @@ def features(sheet: Sheet, table: DataTable, names: Sequence[str]) -> Floats:
         UserError: a line for each column that holds a value that it must not.
     """
     blocks: list[Floats] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     for name in names:
         try:
             if table.missing == "error":
@@ -54,9 +54,9 @@ def features(sheet: Sheet, table: DataTable, names: Sequence[str]) -> Floats:
             else:
                 blocks.append(_numbers(sheet, name, table.types.get(name) == "int")[:, None])
         except UserError as error:
-            problems.extend(error.problems)
+            problems.extend(zip(error.problems, without_values(error), strict=True))
     if problems:
-        raise UserError(*problems)
+        raise Unfit(*problems)
     return np.concatenate(blocks, axis=1)
 
 
@@ -119,7 +119,8 @@ def refuse(sheet: Sheet, name: str, bad: Any, reason: str, listed: Sequence[Labe
         value = str(sheet.frame[name].iloc[at[0]])
         near = difflib.get_close_matches(value, [str(one) for one in listed], n=1, cutoff=0)
         mend = f"; the nearest there is {near[0]!r}; correct the row, or [data]" if near else ""
-        raise UserError(f"{_place(sheet, name, at[0])}: {value!r} {reason}{mend}")
+        place = _place(sheet, name, at[0])
+        raise Unfit((f"{place}: {value!r} {reason}{mend}", f"{place}: the value {reason}"))
 
 
 def _refuse_missing(sheet: Sheet, name: str, reason: str) -> None:

@@ -34,6 +34,23 @@ EMPTY = (
 )  # in a CSV, unless listed as a value
 
 
+class Unfit(UserError):
+    """Rows that do not fit [data].
+
+    Args:
+        problems: a line each, and the same without anything that stands in the rows.
+    """
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        super().__init__(*(line for line, _ in problems))
+        self.plain = tuple(line for _, line in problems)
+
+
+def without_values(error: UserError) -> tuple[str, ...]:
+    """The problems of an error, without anything that stands in the rows."""
+    return error.plain if isinstance(error, Unfit) else error.problems
+
+
 @dataclass(frozen=True)
 class Sheet:
     """Rows as read: the index of `frame` is the row's number, from 1; `where` names the file or database."""
@@ -77,10 +94,12 @@ def check_columns(sheet: Sheet, needed: Sequence[str]) -> None:
     missing = [name for name in needed if name not in columns]
     if missing:
         near = [difflib.get_close_matches(name, columns, n=1, cutoff=0) or ["(none)"] for name in missing]
-        raise UserError(
+        lines = [f"{sheet.where}: there is no column {name!r}" for name in missing]
+        mend = "correct it in [data]"
+        raise Unfit(
             *(
-                f"{sheet.where}: there is no column {name!r}; the nearest name is {one[0]!r}; correct it in [data]"
-                for name, one in zip(missing, near, strict=True)
+                (f"{line}; the nearest name is {one[0]!r}; {mend}", f"{line}; {mend}")
+                for line, one in zip(lines, near, strict=True)
             )
         )
 
@@ -110,7 +129,8 @@ def _csv(path: Path, separator: str, **options: Any) -> pd.DataFrame:
     except UnicodeDecodeError:
         raise UserError(f"{path}: this is not UTF-8 text; save the table as CSV in UTF-8") from None
     except (pd.errors.ParserError, OSError, ValueError) as error:
-        raise UserError(f"{path}: this is no readable CSV ({_line(error)}); correct it or export it again") from None
+        line, mend = f"{path}: this is no readable CSV", "correct it or export it again"
+        raise Unfit((f"{line} ({_line(error)}); {mend}", f"{line}; {mend}")) from None
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -148,7 +168,8 @@ def _read_sql(table: DataTable, text: str, base: Path, site: str) -> tuple[str, 
         raise UserError(f"{where}: its driver is not installed ({_line(error)}); install it with pip") from None
     except (SQLAlchemyError, OSError, ValueError, TypeError) as error:
         reason = _without_secrets(_line(getattr(error, "orig", None) or error), url)
-        raise UserError(f"{where}: the query failed ({reason}); correct sql or query") from None
+        mend = "correct sql or query"
+        raise Unfit((f"{where}: the query failed ({reason}); {mend}", f"{where}: the query failed; {mend}")) from None
     _check_unique(where, names)
     return where, pd.DataFrame.from_records(rows, columns=names, coerce_float=True)
 
@@ -189,7 +210,8 @@ def _texts(table: DataTable) -> list[str]:
 def _check_unique(where: str, names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UserError(*(f"{where}: two columns have the name {name!r}; rename one" for name in twice))
+        plain = f"{where}: two columns have the same name; rename one"
+        raise Unfit(*((f"{where}: two columns have the name {name!r}; rename one", plain) for name in twice))
 
 
 def _line(error: BaseException) -> str:
