@@ -1,4 +1,4 @@
-"""A whole attempt in one process, each machine for itself: for tests, benchmarks, and to hold a simulation against it."""
+"""A whole attempt in one process, each machine for itself: for tests, for benchmarks, to hold a simulation against."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 

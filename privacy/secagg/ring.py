@@ -1,7 +1,7 @@
 """Parts of an update as whole numbers in a ring, and whether their sum over the sites fits it.
 
-A value x at weight w counts as w * x * levels / bound, rounded, in the numbers mod 2^bits, which stand for -2^(bits-1) to
-2^(bits-1) - 1.
+A value x at weight w counts as w * x * levels / bound, rounded, in the numbers mod 2^bits, which stand for those from
+-2^(bits-1) to 2^(bits-1) - 1.
 """
 
 import math
