@@ -4,6 +4,7 @@ The digest is the same for the folder that a user sees and for the one that Flow
 site reviews, the code: federation.toml has no part in it, since a site bounds what that may say (`clients.policy`).
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from hansa.errors import UserError
 
 FEDERATION = "federation.toml"
 KINDS = {".json", ".jsonl", ".md", ".py", ".toml", ".yaml", ".yml"}
+MOST_FILES, LARGEST, LONGEST_PATH = 1000, 10 << 20, 255  # files; bytes of all; characters
 SKIPPED_ANYWHERE = {"__pycache__"}
 # What Flower leaves out at the top of an app, and the run store of a simulation.
 SKIPPED_AT_TOP = {"ENV", "build", "eggs", "env", "env.bak", "lib", "lib64", "parts", "runs", "venv", "venv.bak"}
@@ -52,6 +54,42 @@ def app_digest(files: Mapping[str, bytes]) -> str:
             digest.update(len(part).to_bytes(8))
             digest.update(part)
     return f"sha256:{digest.hexdigest()}"
+
+
+def packed(files: Mapping[str, bytes]) -> dict[str, str]:
+    """An app's files in base64, for a question to the server.
+
+    Raises:
+        UserError: they are too many or too large.
+    """
+    _check_size(files)
+    return {name: base64.b64encode(content).decode("ascii") for name, content in files.items()}
+
+
+def unpacked(files: Mapping[str, str]) -> dict[str, bytes]:
+    """An app's files as somebody sent them: only such as `app_files` finds, and none that leads out of the app.
+
+    Raises:
+        UserError: they are not.
+    """
+    try:
+        found = {name: base64.b64decode(content, validate=True) for name, content in files.items()}
+    except ValueError:
+        raise UserError("the app: a file of it is no base64; is hansa the same at both ends?") from None
+    _check_size(found)
+    for name in found:
+        path = PurePosixPath(name)
+        plain = name.isprintable() and "\\" not in name and len(name) <= LONGEST_PATH
+        if not plain or str(path) != name or path.is_absolute() or not _counts(path):
+            raise UserError("the app: a file in it has a path that no app's has; is hansa the same at both ends?")
+        if any(str(parent) in found for parent in path.parents):
+            raise UserError(f"the app: {name} lies in what is a file itself")
+    return found
+
+
+def _check_size(files: Mapping[str, bytes]) -> None:
+    if len(files) > MOST_FILES or sum(map(len, files.values())) > LARGEST:
+        raise UserError(f"the app: more than {MOST_FILES} files or {LARGEST >> 20} MiB; an app is code, keep data out")
 
 
 def _counts(path: PurePosixPath) -> bool:

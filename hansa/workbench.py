@@ -14,7 +14,6 @@ from hansa.records import Vectors
 from hansa.seeds import seeded
 from hansa.task import Task
 
-MODEL = "model.safetensors"  # its name in a run's folder
 LOCAL, LOCAL_COUNTERS = "local.floats", "local.counters"  # the layers that a site keeps to itself, in its memory
 
 

@@ -1,6 +1,7 @@
 """The server's commands."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -37,7 +38,12 @@ def provision(
         typer.echo(line)
 
 
-Server = Annotated[Path, typer.Option("--server", envvar="HANSA_SERVER", help="The server's folder.")]
+Server = Annotated[
+    Path,
+    typer.Option(
+        "--server", envvar="HANSA_SERVER", help="The server's folder, or that by which you ask it from elsewhere."
+    ),
+]
 HERE = Path()
 
 server = typer.Typer(help="The server of a consortium.", rich_markup_mode=None)
@@ -69,41 +75,64 @@ def run(
     from rich.console import Console
 
     from hansa.errors import UserError
-    from server import command
 
+    at = _at(server)
     if not resume:
-        command.start(app or HERE, server, name=run, detach=detach, console=Console())
+        at.start(app or HERE, server, name=run, detach=detach, console=Console())
     elif app is None:
-        command.resume(server, name=run, detach=detach, console=Console())
+        at.resume(server, name=run, detach=detach, console=Console())
     else:
         raise UserError(f"{app}: a run goes on with the app that it began with; leave the folder out")
+
+
+Run = Annotated[str, typer.Argument(help="The run's id.")]
 
 
 def status(server: Server = HERE) -> None:
     """Show the server, its sites and its runs."""
     from rich.console import Console
 
-    from server import command
-
-    command.status(server, Console())
+    _at(server).status(server, Console())
 
 
-def stop(run: Annotated[str, typer.Argument(help="The run's id.")], server: Server = HERE) -> None:
+def stop(run: Run, server: Server = HERE) -> None:
     """Stop a run; it can go on by --resume."""
     from rich.console import Console
 
-    from server import command
-
-    command.stop(server, run, Console())
+    _at(server).stop(server, run, Console())
 
 
-def logs(run: Annotated[str, typer.Argument(help="The run's id.")], server: Server = HERE) -> None:
+def logs(run: Run, server: Server = HERE) -> None:
     """Show what a run tells and writes, until it ends."""
     from rich.console import Console
 
-    from server import command
+    _at(server).logs(server, run, Console())
 
-    command.logs(server, run, Console())
+
+def fetch(
+    run: Run,
+    server: Server = HERE,
+    to: Annotated[Path | None, typer.Option(help="The folder for it. [default: one of the run's name, here]")] = None,
+) -> None:
+    """Get a run's model, metrics and federation.toml; what was cut off goes on where it was."""
+    from rich.console import Console
+
+    _at(server).fetch(server, run, to or Path(run), Console())
+
+
+def audit(server: Server = HERE) -> None:
+    """Show who has asked the server for what, and what came of it."""
+    from rich.console import Console
+
+    _at(server).audit(server, Console())
+
+
+def _at(server: Path) -> ModuleType:
+    """The commands as they are done in a server's folder, or in that of somebody who asks it from elsewhere."""
+    from hansa.person import PERSON_FILE
+    from server import command, remote
+
+    return remote if (server / PERSON_FILE).is_file() else command
 
 
 def invite(

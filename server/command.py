@@ -2,7 +2,7 @@
 
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -17,11 +17,16 @@ from hansa.files import write_atomically
 from hansa.startup import CA, SERVER_FILE, read, read_roster
 from hansa.supervise import lives, told
 from hansa.tables import FederationTable, is_name
+from server.acts import Acts
+from server.fetch import Here
+from server.fetch import fetch as fetch_from
 from server.flower import Control, Refused, Unreachable, begin, bundle
 from server.follow import Follower
 from server.launch import APP, launching, new_run, read_launch, send_to_process, served, write_launch
+from server.owners import write_owner
 from server.store import DONE, FILE, State, Store
 
+AtClose = Callable[[Callable[[], None]], None]
 RUN_KEYS = ("hansa-run", "hansa-epoch")
 GOODBYE = 3.0  # seconds that a run's process may take to end, once it is asked
 
@@ -37,14 +42,38 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
     files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
     run = name or new_run(config.table("federation", FederationTable).name)
+    begin_new(server, run, files, console)
+    if follow(server, run, console, detach):
+        say(console, f"model and metrics: {server / 'runs' / run}")
+
+
+def begin_new(server: Path, run: str, files: Mapping[str, bytes], console: Console, owner: str | None = None) -> None:
+    """Gives a new run to the server.
+
+    Args:
+        server: its folder.
+        run: the run's id.
+        files: the app's.
+        console: where to say so.
+        owner: the researcher whose run it is; None: nobody's but this machine's.
+
+    Raises:
+        UserError: there is such a run, the app cannot be shipped, or no server runs on the folder.
+    """
     folder = home_of_new(server, run)
     with control(server) as calls:
-        folder.mkdir(parents=True)
-        write_atomically(folder / APP, bundle(files))
+        app = bundle(files)
+        folder.parent.mkdir(exist_ok=True)
+        try:
+            folder.mkdir()
+        except FileExistsError:  # just now, by another process
+            raise _taken(run) from None
+        if owner is not None:
+            write_owner(folder, owner)
+        write_atomically(folder / APP, app)
         with launching(folder):
             begin(calls, folder)
     say(console, f"run {run}; its app is {app_digest(files)}, which each site must allow")
-    _follow(server, run, console, detach, events=0)
 
 
 def resume(server: Path, *, name: str | None, detach: bool, console: Console) -> None:
@@ -53,6 +82,21 @@ def resume(server: Path, *, name: str | None, detach: bool, console: Console) ->
     Raises:
         UserError: there is none, it is complete, or it is running.
         RunFailed: the run did not get to its end.
+    """
+    run, events = begin_again(server, name)
+    if follow(server, run, console, detach, events):
+        say(console, f"model and metrics: {server / 'runs' / run}")
+
+
+def begin_again(server: Path, name: str | None) -> tuple[str, int]:
+    """Starts a run that was interrupted or failed; its id, and how many of its events are old.
+
+    Args:
+        server: its folder.
+        name: the run's id; None: the newest.
+
+    Raises:
+        UserError: there is none, it is complete, or it is running.
     """
     _check(server)
     runs = server / "runs"
@@ -69,7 +113,7 @@ def resume(server: Path, *, name: str | None, detach: bool, console: Console) ->
         if served(runs / run, launch.epoch):
             raise UserError(f"run {run} is running; follow it with hansa logs {run}")
         begin(calls, runs / run)
-    _follow(server, run, console, detach, events)
+    return run, events
 
 
 def status(server: Path, console: Console) -> None:
@@ -120,8 +164,14 @@ def stop(server: Path, run: str, console: Console) -> None:
     say(console, f"run {run} is {state}" if state else f"run {run} had not begun, and will not")
 
 
-def logs(server: Path, run: str, console: Console) -> None:
+def logs(server: Path, run: str, console: Console, at_close: AtClose = lambda cut: None) -> None:
     """Prints a run's events, and what its process writes until it ends.
+
+    Args:
+        server: its folder.
+        run: the run's id.
+        console: where to.
+        at_close: gets what ends this from another thread.
 
     Raises:
         UserError: there is no such run.
@@ -138,8 +188,26 @@ def logs(server: Path, run: str, console: Console) -> None:
     if launch is None or launch.flower_run is None:
         return
     with control(server) as calls:
+        at_close(calls.cut)
         for text in calls.logs(launch.flower_run):
             console.out(text, end="", highlight=False)
+
+
+def fetch(server: Path, run: str, to: Path, console: Console) -> None:
+    """Lays a run's files into a folder.
+
+    Raises:
+        UserError: there is no such run, it is not complete, or another file is in the way.
+    """
+    _check(server)
+    fetch_from(Here(server), run, to, lambda line: say(console, line))
+
+
+def audit(server: Path, console: Console) -> None:
+    """Prints what was asked of the control end."""
+    _check(server)
+    for line in Acts(server).lines():
+        say(console, str(line))
 
 
 def home_of_new(server: Path, run: str) -> Path:
@@ -149,10 +217,16 @@ def home_of_new(server: Path, run: str) -> Path:
         UserError: there is such a run, or it is no name.
     """
     folder = server / "runs" / run
-    if not is_name(run) or folder.exists():
-        wrong = "exists already" if is_name(run) else "is no name for a run (letters, digits, dots, dashes)"
+    if not is_name(run) or run.startswith(FILE):  # the store is a file beside the runs, with others of its name
+        wrong = "is no name for a run (letters, digits, dots, dashes)"
         raise UserError(f"run {run}: {wrong}; choose another name, or leave it out")
+    if folder.exists():
+        raise _taken(run)
     return folder
+
+
+def _taken(run: str) -> UserError:
+    return UserError(f"run {run}: exists already; choose another name, or leave it out")
 
 
 def check_app(files: Mapping[str, bytes], app: Path) -> None:
@@ -192,17 +266,41 @@ def _address(server: Path) -> str:
     return str(found["address"])
 
 
-def _follow(server: Path, run: str, console: Console, detach: bool, events: int) -> None:
-    hints = f"follow it with hansa logs {run}, end it with hansa stop {run}"
+def hints(run: str) -> str:
+    """What may be done with a run that goes on."""
+    return f"follow it with hansa logs {run}, end it with hansa stop {run}"
+
+
+def follow(
+    server: Path,
+    run: str,
+    console: Console,
+    detach: bool = False,
+    events: int = 0,
+    wait: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Shows what a run tells to its end; False if that is not waited for.
+
+    Args:
+        server: its folder.
+        run: the run's id.
+        console: where to.
+        detach: whether only to say that it is on its way.
+        events: how many of its events are old.
+        wait: sleeps for so many seconds.
+
+    Raises:
+        RunFailed: the run did not get to its end.
+    """
     if detach:
-        say(console, f"run {run} is on its way; {hints}")
-        return
+        say(console, f"run {run} is on its way; {hints(run)}")
+        return False
     try:
-        Follower(server / "runs", run, console, events).follow()
+        Follower(server / "runs", run, console, events, wait).follow()
     except KeyboardInterrupt:
-        say(console, f"run {run} goes on; {hints}")
+        say(console, f"run {run} goes on; {hints(run)}")
         raise
-    say(console, f"model and metrics: {server / 'runs' / run}")
+    return True
 
 
 def _interrupt(server: Path, run: str) -> State | None:

@@ -6,9 +6,10 @@ the user's home. So this file alone imports Flower's inner modules; they are why
 
 import hashlib
 import os
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,7 @@ from flwr.proto.fab_pb2 import Fab
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
 
 from hansa.errors import UserError
 from server.launch import APP, Launch, read_launch, write_launch
@@ -84,8 +86,12 @@ class Control:
 
     def __init__(self, address: str, ca: bytes, timeout: float = 3.0) -> None:
         context = ssl.create_default_context(cadata=ca.decode("ascii"))
-        versions = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
-        self._client = ControlHttpClient(f"https://{address}", interceptors=[versions], verify=context, timeout=timeout)
+        self._newest = _Newest()
+        calls: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+            self._newest,
+        ]
+        self._client = ControlHttpClient(f"https://{address}", interceptors=calls, verify=context, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +102,10 @@ class Control:
     def close(self) -> None:
         """Ends the connection, for which a stopping SuperLink would wait."""
         self._client.close()
+
+    def cut(self) -> None:
+        """Ends, from another thread, the call whose answer is being read."""
+        self._newest.cut()
 
     def start(self, app: bytes, config: Mapping[str, str | int]) -> int:
         """Starts a run of an app, some keys of its configuration overridden; Flower's id of it."""
@@ -139,6 +149,23 @@ class Control:
         """Lets a site in no longer."""
         with _telling():
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+
+
+class _Newest(ProtobufClientInterceptor):
+    """Remembers the newest answer."""
+
+    def __init__(self) -> None:
+        self._answer: httpx.Response | None = None
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        self._answer = call_next(context)
+        return self._answer
+
+    def cut(self) -> None:
+        """Ends its connection, which wakes up whoever reads from it; to close it would not."""
+        if self._answer is not None and (stream := self._answer.extensions.get("network_stream")) is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Follows a deployed run by what it enters into the run store."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,19 @@ class Follower:
         run: the run's id.
         console: where to.
         events: how many of its events are old.
+        wait: sleeps for so many seconds.
     """
 
-    def __init__(self, runs: Path, run: str, console: Console, events: int = 0) -> None:
+    def __init__(
+        self,
+        runs: Path,
+        run: str,
+        console: Console,
+        events: int = 0,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.store, self.folder, self.run, self.console = Store(runs / FILE), runs / run, run, console
-        self.begun = False
+        self.begun, self._wait = False, wait
         self._events, self._old = events, events
         self._told: set[tuple[int, str]] = set()  # of a round's number: "train", or the split of a score
 
@@ -53,7 +62,7 @@ class Follower:
             server = told(self.folder.parents[1], "server")
             if server is None or not lives(server):
                 raise RunFailed(f"the server was stopped; run {self.run} goes on when hansa server up is back")
-            time.sleep(POLL)
+            self._wait(POLL)
 
     def news(self) -> tuple[State, str]:
         """Prints what is new; the run's state and its reason. A resumed run is running until it is reopened."""

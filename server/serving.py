@@ -25,12 +25,13 @@ from hansa.files import write_atomically
 from hansa.folders import made, write_folder
 from hansa.records import ServerState
 from hansa.routes import session_name
+from hansa.runfolder import APP, MODEL
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
 from hansa.tables import FederationTable
 from hansa.task import Task
 from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Over, ServerFrame
-from hansa.workbench import MODEL, Workbench
+from hansa.workbench import Workbench
 from server.checkpoint import Checkpoints, Progress, RunLock
 from server.config import RoundsTable, count
 from server.deployed import LinkedCohort
@@ -105,7 +106,7 @@ class Serving:
         self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
         self.sites = [member.name for member in read_roster(seat.folder).sites]
         self.store = Store(seat.folder / "runs" / FILE, held=True)
-        self.config: Config = load(_kept(app, seat.home / "app") / FEDERATION, without=["simulation"])
+        self.config: Config = load(_kept(app, seat.home / APP) / FEDERATION, without=["simulation"])
         head = self.config.table("federation", FederationTable)
         self.task: Task = load_class(head.task, self.config.folder, Task, "task")()
         self.strategy, self.seed, self.name = self.config.table("strategy", Strategy), head.seed, head.name

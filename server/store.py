@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from hansa.errors import UserError
 from hansa.files import write_atomically
+from hansa.runfolder import METRICS
 
 FILE = "hansa.sqlite"  # its name in the folder of runs
 FORMAT = 1  # SQLite's user_version
@@ -268,7 +269,7 @@ class Store:
 
     def export(self, run: str, folder: Path) -> Path:
         """Writes `frame` as metrics.parquet into a folder, whole or not at all; the file's path."""
-        path = folder / "metrics.parquet"
+        path = folder / METRICS
         frame = self.frame(run)
         try:
             folder.mkdir(parents=True, exist_ok=True)

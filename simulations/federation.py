@@ -14,9 +14,10 @@ from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
 from hansa.metrics import Sums, values
 from hansa.records import Plan, Reply, ServerState
+from hansa.runfolder import MODEL
 from hansa.tables import A_NAME, is_name
 from hansa.task import Site, Source, Task
-from hansa.workbench import MODEL, Workbench
+from hansa.workbench import Workbench
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
 from server.events import ALL, Event, Listener, Scored
