@@ -19,8 +19,9 @@ from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.startup import SERVER_FILE
 from hansa.tables import FederationTable, is_name
+from server.appcheck import check_app
 from server.arrivals import one_line
-from server.command import check_app, control, home_of_new
+from server.command import control, home_of_new
 from server.flower import Control, Refused, Unreachable, bundle
 from server.launch import APP, Launch, launching, new_run, read_launch, write_launch
 from server.serverfile import load_server_file

@@ -136,7 +136,11 @@ class Ask:
         Raises:
             Gone: the caller is not there any more.
         """
-        self.answer.put({"line": line})
+        self.answer.put({"line": self.outward(line)})
+
+    def outward(self, line: str) -> str:
+        """A line without where the server's folder is on its machine."""
+        return line.replace(f"{self.folder}/", "").replace(str(self.folder), "the server's folder")
 
     def permit(self, subject: str = "") -> None:
         """Enters into the record that it is allowed.

@@ -130,9 +130,14 @@ def audit(server: Server = HERE) -> None:
 def _at(server: Path) -> ModuleType:
     """The commands as they are done in a server's folder, or in that of somebody who asks it from elsewhere."""
     from hansa.person import PERSON_FILE
-    from server import command, remote
 
-    return remote if (server / PERSON_FILE).is_file() else command
+    if (server / PERSON_FILE).is_file():
+        from server import remote
+
+        return remote
+    from server import command
+
+    return command
 
 
 def invite(

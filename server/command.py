@@ -1,7 +1,6 @@
 """What `hansa run`, `hansa status`, `hansa stop` and `hansa logs` do, on the server's machine."""
 
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,16 @@ from hansa.startup import CA, SERVER_FILE, read, read_roster
 from hansa.supervise import lives, told
 from hansa.tables import FederationTable, is_name
 from server.acts import Acts
-from server.fetch import Here
+from server.appcheck import check_app
 from server.fetch import fetch as fetch_from
 from server.flower import Control, Refused, Unreachable, begin, bundle
 from server.follow import Follower
-from server.launch import APP, launching, new_run, read_launch, send_to_process, served, write_launch
+from server.launch import APP, hints, launching, new_run, read_launch, send_to_process, served, write_launch
 from server.owners import write_owner
+from server.results import Here
 from server.store import DONE, FILE, State, Store
 
 AtClose = Callable[[Callable[[], None]], None]
-RUN_KEYS = ("hansa-run", "hansa-epoch")
 GOODBYE = 3.0  # seconds that a run's process may take to end, once it is asked
 
 
@@ -229,27 +228,6 @@ def _taken(run: str) -> UserError:
     return UserError(f"run {run}: exists already; choose another name, or leave it out")
 
 
-def check_app(files: Mapping[str, bytes], app: Path) -> None:
-    """Whether an app's pyproject.toml says what Flower and Hansa need of it.
-
-    Raises:
-        UserError: it does not.
-    """
-    if "pyproject.toml" not in files:
-        raise UserError(f"{app}: no pyproject.toml, by which Flower knows an app; copy that of an example")
-    try:
-        flower = tomllib.loads(files["pyproject.toml"].decode()).get("tool", {}).get("flwr", {}).get("app", {})
-    except ValueError as error:
-        raise UserError(f"{app / 'pyproject.toml'}: not TOML: {error}") from error
-    parts, keys = flower.get("components", {}), flower.get("config", {})
-    wanted = {"serverapp": "server.app:app", "clientapp": "clients.app:app"}
-    problems = [f'[tool.flwr.app.components]: write {k} = "{v}"' for k, v in wanted.items() if parts.get(k) != v]
-    defaults = dict(zip(RUN_KEYS, ('""', "1"), strict=True))
-    problems += [f"[tool.flwr.app.config]: write {k} = {v}" for k, v in defaults.items() if k not in keys]
-    if problems:
-        raise UserError(*(f"{app / 'pyproject.toml'} {problem}" for problem in problems))
-
-
 def control(server: Path) -> Control:
     """Calls to the SuperLink of the server that runs on a folder.
 
@@ -264,11 +242,6 @@ def _address(server: Path) -> str:
     if found is None or not lives(found) or "address" not in found:
         raise UserError(f"{server}: no server runs on it; start one with hansa server up {server}")
     return str(found["address"])
-
-
-def hints(run: str) -> str:
-    """What may be done with a run that goes on."""
-    return f"follow it with hansa logs {run}, end it with hansa stop {run}"
 
 
 def follow(

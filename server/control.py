@@ -141,7 +141,7 @@ def _noted(ask: Ask, reason: str, lines: list[str], code: int) -> Mapping[str, A
             ask.note(reason)
     except RunFailed as failure:
         lines = [str(failure)]
-    return _error(lines, code)
+    return _error([ask.outward(line) for line in lines], code)
 
 
 def _caller(request: Request) -> Caller:

@@ -15,10 +15,19 @@ from typing import Any, Protocol
 from hansa.controlclient import Control
 from hansa.errors import RunFailed, UserError
 from hansa.files import sync_folder, write_atomically
-from server.results import FILES, MANIFEST, Result, described, results
+from hansa.runfolder import FETCHED, MANIFEST
 
 CHUNK = 1 << 20  # bytes that are copied at once
 Said = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A file of a run's."""
+
+    path: Path
+    size: int  # bytes
+    sha256: str  # hex
 
 
 class Source(Protocol):
@@ -31,25 +40,6 @@ class Source(Protocol):
     def content(self, run: str, name: str, offset: int) -> AbstractContextManager[Iterator[bytes]]:
         """A file's bytes from one on."""
         ...
-
-
-@dataclass(frozen=True)
-class Here:
-    """A server's folder on this machine."""
-
-    server: Path
-
-    def listing(self, run: str) -> tuple[Said, Said]:
-        """Size and SHA-256 of each file by its name, and the manifest."""
-        found, manifest = results(self.server, run)
-        return described(found), manifest
-
-    @contextmanager
-    def content(self, run: str, name: str, offset: int) -> Iterator[Iterator[bytes]]:
-        """A file's bytes from one on."""
-        with (self.server / "runs" / run / FILES[name]).open("rb") as file:
-            file.seek(offset)
-            yield iter(lambda: file.read(CHUNK), b"")
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ def fetch(source: Source, run: str, to: Path, say: Callable[[str], None]) -> Non
         RunFailed: the way to the server was cut; the same command goes on there.
     """
     files, manifest = source.listing(run)
-    wanted = {name: _result(to / name, one) for name, one in files.items() if name in FILES}
+    wanted = {name: _result(to / name, one) for name, one in files.items() if name in FETCHED}
     if not wanted:
         raise UserError(f"run {run} has left no files")
     text = json.dumps(manifest, indent=1).encode() + b"\n"

@@ -36,6 +36,11 @@ def new_run(name: str) -> str:
     return f"{name[:40]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
+def hints(run: str) -> str:
+    """What may be done with a run that goes on."""
+    return f"follow it with hansa logs {run}, end it with hansa stop {run}"
+
+
 def write_launch(run: Path, launch: Launch) -> None:
     """Notes a start in a run's folder."""
     write_atomically(run / _LAUNCH, json.dumps(asdict(launch)).encode())

@@ -14,10 +14,10 @@ from hansa.controlclient import Unanswered
 from hansa.errors import RunFailed
 from hansa.person import open_person
 from hansa.tables import FederationTable
-from server.command import check_app, hints
+from server.appcheck import check_app
 from server.fetch import There
 from server.fetch import fetch as fetch_from
-from server.launch import new_run
+from server.launch import hints, new_run
 
 
 def start(app: Path, server: Path, *, name: str | None, detach: bool, console: Console) -> None:

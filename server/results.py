@@ -1,20 +1,19 @@
 """What a run leaves for whoever fetches it: the model, its metrics, the federation.toml that it ran, and a manifest."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hansa.appfiles import FEDERATION, app_digest, app_files
+from hansa.appfiles import app_digest, app_files
 from hansa.errors import UserError
-from hansa.runfolder import APP, METRICS, MODEL
+from hansa.runfolder import APP, FETCHED
+from server.fetch import CHUNK, Result, Said
 from server.store import DONE, FILE, State, Store
 
-# By the name that a file gets where it is fetched: its path in the run's folder.
-FILES = {MODEL: MODEL, METRICS: METRICS, FEDERATION: f"{APP}/{FEDERATION}"}
-MANIFEST = "manifest.json"
 FACTS = (
     "run",
     "name",
@@ -31,12 +30,22 @@ FACTS = (
 
 
 @dataclass(frozen=True)
-class Result:
-    """A file of a run's."""
+class Here:
+    """A server's folder on this machine."""
 
-    path: Path
-    size: int  # bytes
-    sha256: str  # hex
+    server: Path
+
+    def listing(self, run: str) -> tuple[Said, Said]:
+        """Size and SHA-256 of each file by its name, and the manifest."""
+        found, manifest = results(self.server, run)
+        return described(found), manifest
+
+    @contextmanager
+    def content(self, run: str, name: str, offset: int) -> Iterator[Iterator[bytes]]:
+        """A file's bytes from one on."""
+        with (self.server / "runs" / run / FETCHED[name]).open("rb") as file:
+            file.seek(offset)
+            yield iter(lambda: file.read(CHUNK), b"")
 
 
 def results(server: Path, run: str) -> tuple[dict[str, Result], dict[str, Any]]:
@@ -55,7 +64,7 @@ def results(server: Path, run: str) -> tuple[dict[str, Result], dict[str, Any]]:
     entry, home = Store(store).entry(run), server / "runs" / run
     if (state := State(entry["state"])) not in DONE:
         raise UserError(f"run {run} is {state}: there is a model to fetch when it is complete")
-    found = {name: _result(home / path) for name, path in FILES.items() if (home / path).is_file()}
+    found = {name: _result(home / path) for name, path in FETCHED.items() if (home / path).is_file()}
     facts: dict[str, Any] = {fact: entry[fact] for fact in FACTS}
     if (home / APP).is_dir():
         facts["app"] = app_digest(app_files(home / APP))

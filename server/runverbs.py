@@ -13,6 +13,7 @@ from hansa.console import say
 from hansa.errors import UserError
 from hansa.tables import A_NAME, Name, Table
 from server import command
+from server.appcheck import check_app
 from server.asking import Ask, Denied, Handler, Sent
 from server.launch import read_launch
 from server.owners import owner
@@ -70,7 +71,7 @@ def run(ask: Ask) -> Mapping[str, Any]:
     said = ask.table(Start)
     ask.subject = said.run
     files = unpacked(said.files)
-    command.check_app(files, Path("app"))
+    check_app(files, Path("app"))
     command.home_of_new(ask.folder, said.run)
     ask.permit()
     out = console(ask)

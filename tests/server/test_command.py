@@ -6,7 +6,8 @@ from rich.console import Console
 
 from hansa.cli import main
 from hansa.errors import UserError
-from server.command import check_app, logs, resume, status, stop
+from server.appcheck import check_app
+from server.command import logs, resume, status, stop
 from server.launch import Launch, announce, read_launch, served, wanted, write_launch
 from server.provision import Founding, provision
 from server.store import FILE, State, Store

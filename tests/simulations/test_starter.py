@@ -23,7 +23,7 @@ from hansa.config import load
 from hansa.errors import UserError
 from hansa.metrics import total, value
 from hansa.tables import A_NAME
-from server.command import check_app
+from server.appcheck import check_app
 from simulations.configured import federation_of
 from simulations.starter.proposal import propose
 from simulations.starter.write import init

@@ -1,0 +1,30 @@
+"""What an app needs, besides being right, to be run by Flower."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from hansa.errors import UserError
+
+RUN_KEYS = ("hansa-run", "hansa-epoch")
+
+
+def check_app(files: Mapping[str, bytes], app: Path) -> None:
+    """Whether an app's pyproject.toml says what Flower and Hansa need of it.
+
+    Raises:
+        UserError: it does not.
+    """
+    if "pyproject.toml" not in files:
+        raise UserError(f"{app}: no pyproject.toml, by which Flower knows an app; copy that of an example")
+    try:
+        flower = tomllib.loads(files["pyproject.toml"].decode()).get("tool", {}).get("flwr", {}).get("app", {})
+    except ValueError as error:
+        raise UserError(f"{app / 'pyproject.toml'}: not TOML: {error}") from error
+    parts, keys = flower.get("components", {}), flower.get("config", {})
+    wanted = {"serverapp": "server.app:app", "clientapp": "clients.app:app"}
+    problems = [f'[tool.flwr.app.components]: write {k} = "{v}"' for k, v in wanted.items() if parts.get(k) != v]
+    defaults = dict(zip(RUN_KEYS, ('""', "1"), strict=True))
+    problems += [f"[tool.flwr.app.config]: write {k} = {v}" for k, v in defaults.items() if k not in keys]
+    if problems:
+        raise UserError(*(f"{app / 'pyproject.toml'} {problem}" for problem in problems))
