@@ -1,8 +1,8 @@
 """An update as whole numbers: clipped, weighted, rounded without bias; and the sum as floats again.
 
 A value x of a part at weight w becomes w * x * levels / bound, in float64; then a fixed point with 32 bits behind it,
-to which a coin of 32 bits is added before they are cut off. The expectation is exact to 2^-33 of a level, and to 2^-52 of
-the value, as float64 is.
+to which a coin of 32 bits is added before they are cut off. The expectation is exact to 2^-33 of a level, and to 2^-52
+of the value, as float64 is.
 """
 
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ def rounded(values: NDArray[np.float32], part: Segment, weight: int, coins: NDAr
 @pytest.mark.parametrize("eighths", range(0, 256, 5))
 def test_the_expectation_over_all_coins_is_the_value(eighths: int, sign: int) -> None:
     """For a value that is a multiple of 2^-8 only a coin's first 8 bits count: 256 coins stand for all."""
-    value, coins = sign * (3 + eighths / 256), np.arange(256, dtype="<u4") << 24
+    value, coins = sign * (3 + eighths / 256), np.arange(256, dtype=np.uint32) << np.uint32(24)
     found = rounded(np.full(256, value, np.float32), Segment("p", 256, "uniform", 1024.0, 1024), 1, coins)
     assert sum(found) / 256 == value
     assert set(found) <= {int(np.floor(value)), int(np.ceil(value))}
