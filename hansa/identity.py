@@ -31,6 +31,7 @@ from hansa.roles import Role, uri
 from hansa.wire.rules import site_uri
 
 TOLERANCE = timedelta(minutes=5)  # a certificate is valid this long before it was made: clocks differ
+AUTHORITY = "Hansa certificate authority"  # the common name of each consortium's
 CA_VALID = timedelta(days=3652)
 LEAF_VALID = timedelta(days=365)
 
@@ -55,7 +56,7 @@ def make_authority(consortium: str, now: datetime) -> Credential:
     """The consortium's certificate authority: it signs leaves only, for ten years."""
     key, usage = ec.generate_private_key(ec.SECP256R1()), _usage(key_cert_sign=True, crl_sign=True)
     names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, consortium)]
-    subject = x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, "Hansa certificate authority")])
+    subject = x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY)])
     builder = _builder(subject, subject, key.public_key(), now, now + CA_VALID)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return _credential(builder.add_extension(usage, critical=True).sign(key, hashes.SHA256()), key)

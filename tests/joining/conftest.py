@@ -89,6 +89,9 @@ class Heart:
     def joining(self, folder: Path) -> Joining:
         return Joining(folder)
 
+    def relay(self, reach: Callable[[socket.socket], socket.socket | None]) -> "Relay":
+        return Relay(reach)
+
     def until(self, condition: Callable[[], Any]) -> Any:
         return until(condition)
 
