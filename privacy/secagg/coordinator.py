@@ -6,7 +6,7 @@ are left. It draws nothing at random: the same messages give the same state.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,7 +42,8 @@ class Coordinator:
         self._shares: dict[int, Mapping[int, bytes]] = {}  # U2 are its keys
         self._added: set[int] = set()  # U3
         self._consents: dict[int, bytes] = {}
-        self._openings: dict[int, Opening] = {}
+        self._seeds: dict[int, Mapping[int, bytes]] = {}  # shares, by who gave them and whose secret it is
+        self._keys: dict[int, Mapping[int, bytes]] = {}
         self._session = b""
         self._words = np.zeros(terms.size, word(terms.bits))
         self._scalars = np.zeros(max(place.stop for place in terms.scalar_places.values()), "<u8")
@@ -108,15 +109,15 @@ class Coordinator:
 
     def unmask(self, site: str, data: bytes) -> None:
         """A site's shares of what takes the masks off."""
-        number, message = self._read("unmask", site, Opening, data, self._openings, self._added)
+        number, message = self._read("unmask", site, Opening, data, self._seeds, self._added)
         seeds, lost = (tuple(number for number, _ in rows) for rows in (message.seeds, message.keys))
         if message.session != self._session or seeds != tuple(sorted(self._added)) or lost != tuple(self._lost()):
             raise Refused("unmask", site, "shares of another session, or of other sites")
-        self._openings[number] = message
+        self._seeds[number], self._keys[number] = dict(message.seeds), dict(message.keys)
 
     def total(self) -> Total:
         """Closes the last step: takes the masks off, and says what the sum is. The attempt is over with it."""
-        self._close("unmask", self._openings, None)
+        self._close("unmask", self._seeds, None)
         masks = [keys.self_mask(self._seed(number), self._session, -1) for number in sorted(self._added)]
         masks += [mask for number in self._lost() for mask in self._pairs(number)]
         self._stream.add(self._scalars, [(mask.scalars, mask.sign) for mask in masks])
@@ -129,18 +130,18 @@ class Coordinator:
 
     def _seed(self, number: int) -> bytes:
         right = self._adverts[number].commitment
-        return self._joined("seeds", number, lambda seed: keys.commitment(self.terms.digest, number, seed) == right)
+        return self._joined(self._seeds, number, lambda seed: keys.commitment(self.terms.digest, number, seed) == right)
 
     def _pairs(self, lost: int) -> Iterator[Mask]:
         """What takes the masks that a lost site has in common with the others off the sum."""
-        key = self._joined("keys", lost, lambda key: keys.public(key) == self._adverts[lost].mask)
+        key = self._joined(self._keys, lost, lambda key: keys.public(key) == self._adverts[lost].mask)
         for number in sorted(self._added):
             pair = keys.exchange(key, self._adverts[number].mask)
             yield keys.pair_masks(pair, self._session, -1 if number > lost else 1)
 
-    def _joined(self, kind: Literal["seeds", "keys"], number: int, right: Callable[[bytes], bool]) -> bytes:
+    def _joined(self, given: Mapping[int, Mapping[int, bytes]], number: int, right: Callable[[bytes], bool]) -> bytes:
         """A secret from its shares. Where more came than are needed, one that is wrong does no harm."""
-        shares = {giver + 1: dict(getattr(said, kind))[number] for giver, said in sorted(self._openings.items())}
+        shares = {giver + 1: shares[number] for giver, shares in sorted(given.items())}
         points, need = [*shares, *shares], self.terms.threshold
         for start in range(len(shares) if len(shares) > need else 1):
             try:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -22,6 +22,7 @@ PIECE = 4  # chunks that leave together
 ZEROS = memoryview(bytes(CHUNK))
 TAG = 16  # bytes that AES-GCM writes behind the stream
 
+P = TypeVar("P")  # what a piece becomes
 Words = NDArray[np.unsignedinteger[Any]]  # little-endian
 Fill = Callable[[int, memoryview], None]  # writes a chunk of the stream, TAG bytes short of the end
 
@@ -93,11 +94,11 @@ class Keystream:
 
         self.each(work)
 
-    def pieces(self, words: Words, keys: Sequence[tuple[Key, int]], pack: Callable[[Words], bytes]) -> Iterator[bytes]:
+    def pieces(self, words: Words, keys: Sequence[tuple[Key, int]], pack: Callable[[Words], P]) -> Iterator[P]:
         """The same, packed, a piece at a time; the words stay as they are."""
         fills, step = self._fills(keys), CHUNK // words.itemsize
 
-        def piece(start: int) -> bytes:
+        def piece(start: int) -> P:
             copy = words[start : start + PIECE * step].copy()
             for at in range(0, len(copy), step):
                 _add(copy[at : at + step], (start + at) // step, fills)
@@ -150,12 +151,12 @@ def _add(words: Words, number: int, fills: Sequence[tuple[Fill, int]]) -> None:
         (np.add if sign > 0 else np.subtract)(words, stream, out=words)
 
 
-def _in_order(work: Callable[[int], bytes], starts: Sequence[int], threads: int) -> Iterator[bytes]:
+def _in_order(work: Callable[[int], P], starts: Sequence[int], threads: int) -> Iterator[P]:
     """Results one after the other; with threads, as many more are at work or waiting."""
     if threads == 1:
         yield from map(work, starts)
         return
-    waiting: deque[Future[bytes]] = deque()
+    waiting: deque[Future[P]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for start in starts:
             waiting.append(pool.submit(work, start))

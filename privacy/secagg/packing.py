@@ -21,10 +21,10 @@ def packed(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
-def pack(words: Words, bits: int) -> bytes:
-    """The lowest bits of some words."""
+def pack(words: Words, bits: int) -> bytes | memoryview:
+    """The lowest bits of some words; the words themselves where they are just as wide."""
     if bits == 8 * words.itemsize:
-        return words.tobytes()
+        return words.view("u1").data
     if bits == 24:
         return words.view("u1").reshape(-1, 4)[:, :3].tobytes()
     pairs = np.zeros((len(words) + 1) // 2, "<u8")  # of 20 bits

@@ -128,7 +128,7 @@ class Site:
                 self._held.seeds[number], self._held.keys[number] = halves
             self._held.channels = {}
 
-    def mask(self, update: Update) -> Iterator[bytes]:
+    def mask(self, update: Update) -> Iterator[bytes | memoryview]:
         """Its update under masks, in pieces of a megabyte or less. The update itself stays as it is."""
         with self._step("mask", "sign"):
             if update.form != self.terms.form or update.sites < len(self.terms.sites):
@@ -229,7 +229,7 @@ class Site:
         self._held.pairs[advert.site] = keys.pair_masks(pair, self._held.session, 1 if self._me > advert.site else -1)
         return keys.seal(channel, self._held.session, self._me, advert.site, shares)
 
-    def _upload(self, update: Update, masks: Sequence[Mask]) -> Iterator[bytes]:
+    def _upload(self, update: Update, masks: Sequence[Mask]) -> Iterator[bytes | memoryview]:
         yield Header(self._me, self._held.session).to_bytes()
         scalars = update.scalars.copy()
         self._stream.add(scalars, [(mask.scalars, mask.sign) for mask in masks])

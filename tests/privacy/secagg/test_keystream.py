@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.secagg.keystream import BACK_ENDS, CHUNK, PIECE, TAG, Key, Keystream, fastest
@@ -33,6 +33,7 @@ def test_a_stream_is_aes_of_a_counter(way: Keystream) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4", "<u8"])
+@settings(max_examples=30)
 @given(size=SIZES, seed=st.integers(0, 2**32 - 1))
 def test_all_ways_give_the_same_bits(dtype: str, size: int, seed: int) -> None:
     words = np.random.default_rng(seed).integers(0, 2**16, size).astype(dtype)
