@@ -17,9 +17,10 @@ LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
 
 @dataclass(frozen=True)
 class Past:
-    """What a site remembers of a run. The newest must be on disk before the bytes that came with it leave."""
+    """What a site remembers of a run's rounds of one purpose. It must be on disk before the bytes of its step leave."""
 
     run: str
+    purpose: str
     opened: tuple[int, int, int] = (0, 0, 0)  # epoch, round, attempt: the newest for which it made keys
     answered: int = 0  # the newest round whose sum it helped to open
 
@@ -48,6 +49,7 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     parts = {part.name: Part(part.size, part.weight) for part in terms.parts}
     rules = [
         (terms.run == past.run, f"terms of run {terms.run}, here is {past.run}"),
+        (terms.purpose == past.purpose, f"terms of a round to {terms.purpose}, where it is to {past.purpose}"),
         (terms.mark > past.opened, "terms of an attempt that was made before, or is older"),
         (terms.round > past.answered, f"this site has helped to open round {past.answered} already"),
         (terms.roster == roster_digest(roster), "terms with another roster than this site's"),

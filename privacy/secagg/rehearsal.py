@@ -49,7 +49,9 @@ class Rehearsal:
         self.terms, self.coordinator = terms, Coordinator(terms, roster, stream)
         expected = Expected(terms.model, {part.name: Part(part.size, part.weight) for part in terms.parts})
         self.sites = {
-            name: Site(name, keys[name], roster, terms.to_bytes(), expected, Past(terms.run), random, stream)
+            name: Site(
+                name, keys[name], roster, terms.to_bytes(), expected, Past(terms.run, terms.purpose), random, stream
+            )
             for name in terms.sites
         }
         self.uploads: dict[str, bytes] = {}

@@ -96,7 +96,7 @@ class Site:
     def share(self, adverts: Sequence[bytes]) -> bytes:
         """Takes the keys of all sites, its own among them, and shares its secrets among them."""
         with self._step("share", "receive"):
-            others, held = self._checked([self._read("share", Advert, data) for data in adverts]), self._held
+            others, held = self._checked(self._read_all("share", Advert, adverts)), self._held
             held.session = session(self.terms.digest, others.values())
             points, count = [number + 1 for number in others], self.terms.threshold
             seeds = shamir.split(held.seed, count, points, self._random)
@@ -159,7 +159,7 @@ class Site:
         Which shares it gives follows from what was signed, so that both secrets of one site are never among them.
         """
         with self._step("unmask", "unmask"):
-            found = [self._read("unmask", Consent, data) for data in consents]
+            found = self._read_all("unmask", Consent, consents)
             for consent in found:
                 site = self.terms.sites[consent.site]
                 member = self.roster.member(site) if consent.site in self._held.survivors else None
@@ -205,6 +205,11 @@ class Site:
         if max(numbers) >= len(self.terms.sites):
             raise Refused(step, None, "a site that is not in the terms")
         return message
+
+    def _read_all(self, step: Step, kind: type[M], all_data: Sequence[bytes]) -> list[M]:
+        if len(all_data) > len(self.terms.sites):
+            raise Refused(step, None, f"{len(all_data)} messages of {len(self.terms.sites)} sites")
+        return [self._read(step, kind, data) for data in all_data]
 
     def _checked(self, adverts: Sequence[Advert]) -> dict[int, Advert]:
         """Everybody's keys in order, if all are good."""

@@ -34,6 +34,7 @@ class Terms:
     """
 
     run: str
+    purpose: str  # what the round is for, e.g. "train": each has rounds of its own
     epoch: int
     round: int
     attempt: int
@@ -97,6 +98,7 @@ class Terms:
             [
                 KIND,
                 coding.text(self.run),
+                coding.text(self.purpose),
                 struct.pack(">III", self.epoch, self.round, self.attempt),
                 self.roster,
                 *_list([coding.text(site) for site in self.sites]),
@@ -117,18 +119,19 @@ class Terms:
             UserError: terms that contradict themselves, or a sum that would not fit.
         """
         reader = Reader(data, KIND)
-        run, mark = reader.text(), [reader.number("I") for _ in range(3)]
+        run, purpose = reader.text(), reader.text()
+        epoch, round, attempt = (reader.number("I") for _ in range(3))
         roster, sites = reader.take(32), tuple(reader.text() for _ in range(reader.count(MOST_SITES)))
         threshold, model = reader.number("H"), reader.take(32)
         rows, bits = reader.number("Q"), reader.number("B")
         parts = tuple(_part(reader) for _ in range(reader.count(MOST_PARTS)))
         scalars = tuple(Scalars(reader.text(), reader.number("I")) for _ in range(reader.count(MOST_PARTS)))
         reader.end()
-        return cls(run, mark[0], mark[1], mark[2], roster, sites, threshold, model, rows, bits, parts, scalars)
+        return cls(run, purpose, epoch, round, attempt, roster, sites, threshold, model, rows, bits, parts, scalars)
 
     def _problems(self) -> list[str]:
         n, parts, sums = len(self.sites), [part.name for part in self.parts], [scalar.name for scalar in self.scalars]
-        short = all(len(name.encode()) < 256 for name in (self.run, *self.sites, *parts, *sums))
+        short = all(len(name.encode()) < 256 for name in (self.run, self.purpose, *self.sites, *parts, *sums))
         rules = [
             (short, "a name of more than 255 bytes"),
             (all(0 <= number < 1 << 32 for number in self.mark), "epoch, round or attempt is not of 32 bits"),
@@ -138,7 +141,7 @@ class Terms:
             (1 <= self.threshold <= n, f"a threshold of {self.threshold} of {n} sites"),
             (self.bits in RINGS, f"ring_bits = {self.bits}; choose one of {', '.join(map(str, RINGS))}"),
             (1 <= self.rows <= MOST_ROWS, f"max_weight = {self.rows}; give 1 to {MOST_ROWS} rows"),
-            (0 < len(parts) == len(set(parts)) <= MOST_PARTS, "no parts, too many, or two of one name"),
+            (len(parts) == len(set(parts)) <= MOST_PARTS, "too many parts, or two of one name"),
             (len(sums) == len(set(sums)) <= MOST_PARTS, "too many metric sums, or two of one name"),
             (self.size <= MOST_VALUES, f"{self.size} values; at most {MOST_VALUES} can be summed"),
             (all(0 <= s.size <= MOST_SCALARS for s in self.scalars), f"a metric of more than {MOST_SCALARS} numbers"),

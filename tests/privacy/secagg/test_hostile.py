@@ -32,14 +32,16 @@ def make_terms(**changes: Any) -> Terms:
     segments, scalars = (Segment("delta", 6, "uniform", 1.0, 9),), (Scalars("loss", 1),)
     sites = changes.get("sites", NAMES)
     t = changes.pop("threshold", threshold(len(sites)))
-    terms = Terms("run", 1, 5, 1, roster_digest(ROSTER), NAMES, t, bytes(32), 1000, 32, segments, scalars)
+    terms = Terms("run", "train", 1, 5, 1, roster_digest(ROSTER), NAMES, t, bytes(32), 1000, 32, segments, scalars)
     return replace(terms, **changes)
 
 
 def make_site(terms: Terms | bytes, name: str = "bergen", past: Past | None = None, floor: int = 3) -> Site:
     data = terms if isinstance(terms, bytes) else terms.to_bytes()
     expected = Expected(bytes(32), PARTS, floor)
-    return Site(name, KEYS[name], ROSTER, data, expected, past or Past("run"), random.Random(name).randbytes, STREAM)
+    return Site(
+        name, KEYS[name], ROSTER, data, expected, past or Past("run", "train"), random.Random(name).randbytes, STREAM
+    )
 
 
 def rehearsal(terms: Terms | None = None) -> Rehearsal:
@@ -101,6 +103,7 @@ def unchecked(terms: Terms, **changes: Any) -> bytes:
     ("terms", "match"),
     [
         (make_terms(run="other"), "terms of run other, here is run"),
+        (make_terms(purpose="test"), "terms of a round to test, where it is to train"),
         (make_terms(roster=b"x" * 32), "another roster than this site's"),
         (make_terms(model=b"x" * 32), "another global model than the one that came"),
         (make_terms(sites=(*NAMES, "wismar"), threshold=5), "sites that are not in the roster: wismar"),
@@ -132,12 +135,12 @@ def test_a_site_s_own_floor_holds() -> None:
 @pytest.mark.parametrize(
     "past",
     [
-        Past("run", (1, 5, 1)),
-        Past("run", (1, 5, 2)),
-        Past("run", (1, 6, 0)),
-        Past("run", (2, 1, 1)),
-        Past("run", (1, 4, 9), answered=5),
-        Past("run", (0, 9, 9), answered=9),
+        Past("run", "train", (1, 5, 1)),
+        Past("run", "train", (1, 5, 2)),
+        Past("run", "train", (1, 6, 0)),
+        Past("run", "train", (2, 1, 1)),
+        Past("run", "train", (1, 4, 9), answered=5),
+        Past("run", "train", (0, 9, 9), answered=9),
     ],
 )
 def test_no_attempt_is_made_twice_and_no_round_opened_twice(past: Past) -> None:
@@ -148,9 +151,9 @@ def test_no_attempt_is_made_twice_and_no_round_opened_twice(past: Past) -> None:
 def test_what_a_site_remembers_grows_before_its_bytes_leave() -> None:
     attempt = Attempt("unmask")
     site = attempt.sites["bergen"]
-    assert site.past == Past("run", (1, 5, 1), answered=0)
+    assert site.past == Past("run", "train", (1, 5, 1), answered=0)
     site.unmask(attempt.consents)
-    assert site.past == Past("run", (1, 5, 1), answered=5)
+    assert site.past == Past("run", "train", (1, 5, 1), answered=5)
     refused("has helped to open round 5 already", make_site, make_terms(attempt=2), past=site.past)
     make_site(make_terms(round=6), past=site.past)
 
@@ -185,10 +188,18 @@ def test_keys_that_the_server_puts_in_place_of_a_site_s(field: str, key: Ed25519
 
 def test_keys_of_another_attempt() -> None:
     """Rounds before, runs before, or terms of which another site was told other ones."""
-    for change in ({"round": 4}, {"attempt": 2}, {"epoch": 2}, {"model": b"y" * 32}, {"run": "other"}, {"rows": 9}):
+    for change in (
+        {"round": 4},
+        {"attempt": 2},
+        {"epoch": 2},
+        {"model": b"y" * 32},
+        {"run": "other"},
+        {"purpose": "test"},
+        {"rows": 9},
+    ):
         attempt = Attempt("share")
         old = make_terms(**change)
-        past, expected = Past(old.run), Expected(old.model, PARTS)
+        past, expected = Past(old.run, old.purpose), Expected(old.model, PARTS)
         other = Site("visby", KEYS["visby"], ROSTER, old.to_bytes(), expected, past, random.Random(3).randbytes, STREAM)
         adverts = [*attempt.adverts[:-1], other.advertise()]
         refused("not signed for these terms", attempt.sites["bergen"].share, adverts)
@@ -234,7 +245,7 @@ def test_keys_of_small_order(point: bytes, field: str) -> None:
 
 def test_one_site_s_keys_twice_or_too_few_sites() -> None:
     attempt = Attempt("share")
-    refused("two sets of keys", attempt.sites["bergen"].share, [*attempt.adverts, attempt.adverts[3]])
+    refused("two sets of keys", attempt.sites["bergen"].share, [*attempt.adverts[:5], attempt.adverts[3]])
     error = refused("4 of 6 sites, and 5 are needed", attempt.sites["riga"].share, attempt.adverts[2:])
     assert "missing: bergen, danzig" in str(error)
 
@@ -242,8 +253,9 @@ def test_one_site_s_keys_twice_or_too_few_sites() -> None:
 def test_a_site_that_the_terms_do_not_have() -> None:
     attempt = Attempt("share")
     stranger = replace(Advert.from_bytes(attempt.adverts[5]), site=6)
-    adverts = [*attempt.adverts, signed_by(KEYS["stralsund"], stranger, attempt.one.terms)]
+    adverts = [*attempt.adverts[:5], signed_by(KEYS["stralsund"], stranger, attempt.one.terms)]
     refused("a site that is not in the terms", attempt.sites["bergen"].share, adverts)
+    refused("7 messages of 6 sites", attempt.sites["riga"].share, [*attempt.adverts, attempt.adverts[0]])
 
 
 # Shares
@@ -487,7 +499,7 @@ def test_neither_errors_nor_reprs_hold_a_secret() -> None:
 
 def test_a_roster_that_changes_midway() -> None:
     changed = ROSTER.model_copy(update={"edition": 2})
-    rest = make_terms().to_bytes(), Expected(bytes(32), PARTS), Past("run"), random.Random(1).randbytes, STREAM
+    rest = make_terms().to_bytes(), Expected(bytes(32), PARTS), Past("run", "train"), random.Random(1).randbytes, STREAM
     refused("another roster than this site's", Site, "bergen", KEYS["bergen"], changed, *rest)
 
 

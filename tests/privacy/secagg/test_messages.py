@@ -3,7 +3,7 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.secagg.coding import Malformed
@@ -34,6 +34,7 @@ KINDS = list(MESSAGES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_message_is_read_as_it_was_written(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(MESSAGES[kind])
@@ -41,6 +42,7 @@ def test_a_message_is_read_as_it_was_written(kind: type[Message], data: st.DataO
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_other_bytes_are_another_message_or_none(kind: type[Message], data: st.DataObject) -> None:
     """Cut, lengthened, or with some bytes changed: what is still read is written in the same bytes again."""
@@ -56,6 +58,7 @@ def test_other_bytes_are_another_message_or_none(kind: type[Message], data: st.D
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_message_of_one_kind_is_none_of_another(kind: type[Message], data: st.DataObject) -> None:
     encoded = data.draw(MESSAGES[kind]).to_bytes()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.secagg.packing import is_packed, pack, packed, signed, unpack, word
@@ -12,6 +12,7 @@ NUMBERS = st.lists(st.integers(0, 2**32 - 1), max_size=41)
 
 
 @pytest.mark.parametrize("bits", RINGS)
+@settings(max_examples=50)
 @given(numbers=NUMBERS)
 def test_packing_is_undone_by_unpacking(bits: int, numbers: list[int]) -> None:
     words = np.array([number % 2 ** (8 * word(bits).itemsize) for number in numbers], word(bits))
@@ -22,6 +23,7 @@ def test_packing_is_undone_by_unpacking(bits: int, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("bits", RINGS)
+@settings(max_examples=50)
 @given(numbers=NUMBERS)
 def test_packed_bytes_are_one_long_little_endian_number(bits: int, numbers: list[int]) -> None:
     """Another derivation: the sum of number_i * 2^(bits * i)."""

@@ -40,6 +40,7 @@ def rehearsal(
     scalars = (Scalars("loss", 3),)
     terms = Terms(
         "run",
+        "train",
         1,
         1,
         attempt,
@@ -344,6 +345,17 @@ def drain(pieces: Iterable[bytes | memoryview], room: bytearray) -> None:
         room[at : at + len(piece)] = piece
         at += len(piece)
     assert at == len(room)
+
+
+def test_a_round_without_parts_adds_its_scalars() -> None:
+    """An evaluation: metric sums and nothing else."""
+    one = rehearsal(4, parts=())
+    numbers = dict(zip(one.terms.sites, ([1, -2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]), strict=True))
+    sums = {site: {"loss": np.array(values)} for site, values in numbers.items()}
+    updates = {s: quantise(one.terms, {}, 100, sums[s], bytes(32), STREAM) for s in one.terms.sites}
+    total = one.run(updates, {one.terms.sites[1]: "mask"})
+    assert total.sums["loss"].tolist() == [18, 17, 24]
+    assert (total.rows, total.clipped) == (300, {})
 
 
 def test_a_ring_s_sum_is_signed() -> None:

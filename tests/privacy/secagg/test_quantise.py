@@ -20,7 +20,9 @@ COINS = bytes(range(32))
 
 def make_terms(part: Segment, sites: int = 3, bits: int = 32, rows: int = 1000) -> Terms:
     names = tuple(f"s{number:04d}" for number in range(sites))
-    return Terms("run", 1, 1, 1, bytes(32), names, sites, bytes(32), rows, bits, (part,), (Scalars("loss", 2),))
+    return Terms(
+        "run", "train", 1, 1, 1, bytes(32), names, sites, bytes(32), rows, bits, (part,), (Scalars("loss", 2),)
+    )
 
 
 def rounded(values: NDArray[np.float32], part: Segment, weight: int, coins: NDArray[np.uint32]) -> list[int]:
