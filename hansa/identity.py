@@ -225,6 +225,13 @@ def uris(certificate: bytes) -> tuple[str, ...]:
     return _uris(x509.load_pem_x509_certificate(certificate))
 
 
+def hosts(certificate: bytes) -> list[str]:
+    """The names and IP addresses of a server that a PEM certificate is good for, those of the gate's routes aside."""
+    names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    ips = [str(ip) for ip in names.value.get_values_for_type(x509.IPAddress)]
+    return [name for name in names.value.get_values_for_type(x509.DNSName) if name not in routes.NAMES] + ips
+
+
 def uris_of_der(certificate: bytes) -> tuple[str, ...]:
     """The URIs that a certificate in DER names as its subject's."""
     return _uris(x509.load_der_x509_certificate(certificate))

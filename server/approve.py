@@ -52,8 +52,10 @@ def approve(
         RunFailed: the server does not answer; what was decided stands here, and it is told the next time.
     """
     own = open_consortium(folder, now)
-    _catch_up(own, int(ask("requests", {})["edition"]), ask, say)
-    waiting = _sound(own, ask("requests", {})["requests"], say)
+    found = ask("requests", {})
+    if _catch_up(own, int(found["edition"]), ask, say):
+        found = ask("requests", {})
+    waiting = _sound(own, found["requests"], say)
     if missing := [name for name in names if name not in waiting]:
         there = ", ".join(waiting) or "nobody"
         raise UserError(*(f"{name}: no request of {name}'s waits at the server ({there} does)" for name in missing))
@@ -95,7 +97,8 @@ def revoke(folder: Path, name: str, now: datetime, ask: Ask, say: Say) -> None:
     say(f"the server at {own.table.server} lets {name} in no more")
 
 
-def _catch_up(own: Consortium, edition: int, ask: Ask, say: Say) -> None:
+def _catch_up(own: Consortium, edition: int, ask: Ask, say: Say) -> bool:
+    """Gives the server the roster if it has an older one; whether it had."""
     if edition > own.roster.edition:
         raise UserError(
             f"{own.path}: its roster is of edition {own.roster.edition}, the server's of {edition}; approve where the "
@@ -104,6 +107,7 @@ def _catch_up(own: Consortium, edition: int, ask: Ask, say: Say) -> None:
     if edition < own.roster.edition:
         _tell(own, ask)
         say(f"the server has got edition {own.roster.edition} of the roster, which it did not have yet")
+    return edition < own.roster.edition
 
 
 def _sound(own: Consortium, requests: Sequence[object], say: Say) -> dict[str, Request]:

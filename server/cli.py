@@ -184,3 +184,18 @@ def revoke(
 
     now = datetime.now(UTC)
     revoke(folder, name, now, administrator_asks(folder, now, typer.echo), typer.echo)
+
+
+def renew(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder, that hansa provision made.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="A name or IP address of the server; repeatable. [default: as it was]")
+    ] = None,
+) -> None:
+    """Make the server's next certificate; a site renews its own by hansa site renew."""
+    from datetime import UTC, datetime
+
+    from server.renewal import renew
+
+    for line in renew(folder, host or [], datetime.now(UTC)):
+        typer.echo(line)

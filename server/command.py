@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -23,6 +24,7 @@ from server.flower import Control, Refused, Unreachable, begin, bundle
 from server.follow import Follower
 from server.launch import APP, hints, launching, new_run, read_launch, send_to_process, served, write_launch
 from server.owners import write_owner
+from server.renewal import endings
 from server.results import Here
 from server.store import DONE, FILE, State, Store
 
@@ -127,6 +129,8 @@ def status(server: Path, console: Console) -> None:
         say(console, f"server: down ({error})" if isinstance(error, Unreachable) else "server: down")
     for site in roster.sites:
         say(console, f"site {site.name}: {'connected' if site.node.encode() in online else 'not connected'}")
+    for line in endings(server, roster, datetime.now(UTC)):
+        say(console, line)
     if not (server / "runs" / FILE).is_file():
         return
     store = _store(server)

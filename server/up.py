@@ -12,10 +12,11 @@ from signal import SIGINT, SIGTERM
 from hansa.address import as_ip, is_loopback, join, split
 from hansa.errors import RunFailed, UserError
 from hansa.flower import environment, free_port, port_taken, program, shown
-from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, ending, read, read_startup
+from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
 from hansa.supervise import Child, Program, Supervisor
 from server.admission import Admission, admit
 from server.flower import Control, Refused, Unreachable
+from server.renewal import endings
 from server.revive import Reviver
 from server.serverfile import ServerFile, load_server_file
 
@@ -40,7 +41,7 @@ def up(folder: Path, say: Say) -> None:
     folder = folder.resolve()
     file, startup = load_server_file(folder / SERVER_FILE), read_startup(folder, datetime.now(UTC))
     read(folder, SUPEREXEC_SECRET)
-    if line := ending(folder, startup.tls.certificate, datetime.now(UTC), "ask the consortium for the next one"):
+    for line in endings(folder, startup.roster, datetime.now(UTC)):
         say(line)
     (folder / "flower").mkdir(mode=0o700, exist_ok=True)
     env = {**environment(folder / "flower", file.flower.telemetry), "HANSA_SERVER": str(folder)}
