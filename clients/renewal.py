@@ -16,7 +16,7 @@ from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.controlclient import Control, Unanswered, in_folder
 from hansa.errors import UserError
 from hansa.folders import made, write_folder
-from hansa.identity import ends, make_tls_key
+from hansa.identity import ends, fingerprint, make_tls_key
 from hansa.request import make_request
 from hansa.startup import NODE_KEY, ROSTER, ROSTER_SIGNATURE, SIGN_KEY, TLS_CERTIFICATE, TLS_KEY, read
 from hansa.swap import swap
@@ -47,7 +47,7 @@ def renew(path: Path, say: Say) -> None:
             write_folder(new, {TLS_KEY: make_tls_key()})
     keys = {TLS_KEY: new_key(path), SIGN_KEY: read(path, SIGN_KEY), NODE_KEY: read(path, NODE_KEY)}
     if not fetch(path, site.name, control, say):
-        request = make_request(site.name, keys)
+        request = make_request(site.name, keys, present=fingerprint(site.startup.tls.certificate))
         control.ask("renew", request.model_dump(mode="json"), say)
         say(f"{site.name} asks for its next certificate; fingerprint of its keys: {request.fingerprint}")
         say("waiting to be approved; Ctrl-C is safe: hansa site up fetches it, or the same command goes on")

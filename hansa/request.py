@@ -18,7 +18,7 @@ from hansa.identity import (
     signing_public,
 )
 from hansa.kit import Signature, Signed, canonical, signed_by
-from hansa.roster import PublicKey
+from hansa.roster import Fingerprint, Member, PublicKey
 from hansa.startup import NODE_KEY, SIGN_KEY, TLS_KEY
 from hansa.tables import Name, Table
 
@@ -41,6 +41,7 @@ class Request(Table):
     sign: PublicKey
     node: Annotated[str, Field(max_length=1024)]  # SPKI, PEM
     invited: Signed | None = None
+    present: Fingerprint | None = None  # of the certificate that the next one is to follow: so no request serves twice
     proof: Signature  # of all above, by the signing key
     node_proof: Annotated[str, Field(pattern=r"^[0-9a-f]{16,160}$")]  # the same, by the node key: ECDSA, DER in hex
 
@@ -56,6 +57,11 @@ class Request(Table):
         """80 bits of it, to be read out and compared by people."""
         return "-".join(self.keys[i : i + 4] for i in range(0, 20, 4))
 
+    def follows(self, member: Member | None) -> bool:
+        """Whether it is a member's, by the keys and the certificate that the roster has."""
+        own = (self.site, self.sign, self.node, self.present)
+        return member is not None and own == (member.name, member.sign, member.node, member.tls)
+
     def check(self) -> None:
         """Checks all that can be told without knowing the consortium.
 
@@ -69,6 +75,8 @@ class Request(Table):
         said = CONTEXT + canonical(self.model_dump(mode="json", exclude={"proof", "node_proof"}))
         if not signed_by(self.sign, self.proof, said) or not node_proven(self.node, self.node_proof, said):
             raise Unsound("proof", "the request is not signed by the keys that it names")
+        if (self.invited is None) == (self.present is None):
+            raise Unsound("form", "a request is either by an invitation, or follows a certificate")
         if self.invited is not None and self.invited.invitation.site != self.site:
             raise Unsound("another_site", f"the invitation is for {self.invited.invitation.site}, not for {self.site}")
 
@@ -103,13 +111,16 @@ def read_request(body: object) -> Request:
     return request
 
 
-def make_request(site: str, keys: Mapping[str, bytes], invited: Signed | None = None) -> Request:
+def make_request(
+    site: str, keys: Mapping[str, bytes], invited: Signed | None = None, present: str | None = None
+) -> Request:
     """A site's request.
 
     Args:
         site: its name.
         keys: the contents of tls.key, sign.key and node.key.
         invited: how it may join; None: it is a member, and wants its next certificate.
+        present: the fingerprint of a member's present certificate.
 
     Raises:
         ValueError: one of the keys is none.
@@ -123,6 +134,7 @@ def make_request(site: str, keys: Mapping[str, bytes], invited: Signed | None = 
         "sign": signing_public(sign),
         "node": node_public(keys[NODE_KEY]),
         "invited": None if invited is None else invited.model_dump(mode="json"),
+        "present": present,
     }
     said = CONTEXT + canonical(facts)
     proofs = {"proof": sign.sign(said).hex(), "node_proof": node.sign(said, ec.ECDSA(hashes.SHA256())).hex()}

@@ -14,11 +14,12 @@ from hansa.roster import Member, Roster, sign
 from hansa.startup import ROSTER, ROSTER_SIGNATURE, SERVER_FILE, read
 from hansa.swap import swap
 from server.consortium import ISSUED, Consortium, open_consortium
-from server.enrolment import is_of
 from server.invite import check_new_name
 from server.people import administrator
 from server.publishing import publish
 from server.revoked import Revoked
+
+GRANTED = "granted"  # in the consortium's own folder: an empty file for each invitation that was used up
 
 Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # a verb and its body, put to the server as administrator
 Say = Callable[[str], None]
@@ -125,11 +126,14 @@ def _sound(own: Consortium, requests: Sequence[object], say: Say) -> dict[str, R
 
 def _check(own: Consortium, request: Request, others: Sequence[Member | Request]) -> None:
     """Raises Unsound or UserError where a request is not one that could be granted."""
-    member = own.roster.member(request.site)
     if request.invited is None:
-        if member is None or not is_of(request, member):
-            raise Unsound("keys", f"it asks for {request.site}'s next certificate, but not with {request.site}'s keys")
+        if not request.follows(own.roster.member(request.site)):
+            raise Unsound(
+                "keys", f"it asks for {request.site}'s next certificate, but not with what {request.site} has"
+            )
         return
+    if (own.path / GRANTED / request.invited.invitation.nonce).exists():
+        raise Unsound("used", f"{request.site}'s invitation was used already")
     if not request.invited.is_by(own.roster_public.decode(errors="replace").strip()):
         raise Unsound("forged", f"{request.site} was not invited by this consortium")
     check_new_name(own, request.site)
@@ -151,6 +155,10 @@ def _let_in(own: Consortium, requests: Sequence[Request], now: datetime) -> None
             name=request.site, tls=fingerprint(certificate), sign=request.sign, node=request.node
         )
     _settle(own, own.with_members(list(members.values())))
+    (own.path / GRANTED).mkdir(mode=0o700, exist_ok=True)
+    for request in requests:
+        if request.invited is not None:
+            write_atomically(own.path / GRANTED / request.invited.invitation.nonce, b"")
 
 
 def _settle(own: Consortium, roster: Roster) -> None:

@@ -95,8 +95,10 @@ def renew(folder: Path, site: str, body: object, permit: Permit = freely) -> dic
     member = read_roster(folder).member(site)
     if request.site != site:
         raise Unsound("another_site", f"{site} asks for a certificate of {request.site}'s")
-    if member is None or request.invited is not None or (request.sign, request.node) != (member.sign, member.node):
-        raise Unsound("keys", f"the request is not signed by the keys that {ROSTER} has for {site}")
+    if not request.follows(member):
+        raise Unsound(
+            "keys", f"the request is not by the keys, or not under the certificate, that {ROSTER} has for {site}"
+        )
     with alone(folder):
         permit(site)
         write_atomically(_place(folder, site), request.model_dump_json().encode())

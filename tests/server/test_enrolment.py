@@ -22,9 +22,11 @@ from hansa.controlclient import Unanswered
 from hansa.errors import RunFailed, UserError
 from hansa.kit import Signed, read_kit
 from hansa.request import Request, Unsound, make_claim, make_request, read_request
+from hansa.roles import Role
 from hansa.roster import Roster
 from hansa.startup import read_roster
 from server.approve import approve, revoke
+from server.callers import Callers
 from server.enrolment import collect, enrol, renew, requests
 from server.invite import invite
 from server.members import Members, Unwelcome
@@ -172,7 +174,7 @@ def test_an_invitation_is_for_one_site_of_one_consortium(heart: Consortium, made
     assert code(lambda: enrol(heart.server, body(make_request("bonn", KEYS, invited)), NOW)) == "another_site"
     other = Consortium(Path(shutil.copytree(made / "two", tmp_path / "two")), heart.server)
     assert code(lambda: enrol(heart.server, body(make_request("bern", KEYS, other.invited())), NOW)) == "forged"
-    assert code(lambda: enrol(heart.server, body(make_request("bern", KEYS)), NOW)) == "form"
+    assert code(lambda: enrol(heart.server, body(make_request("bern", KEYS, present=PRESENT)), NOW)) == "form"
 
 
 @pytest.mark.parametrize("change", [{"site": "bonn"}, {"nonce": "0" * 64}, {"expires": "2999-01-01T00:00:00Z"}])
@@ -227,7 +229,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-SOUND = body(make_request("bern", KEYS))
+PRESENT = "sha256:" + "0" * 64
+SOUND = body(make_request("bern", KEYS, present=PRESENT))
 
 
 @given(JSON, st.sampled_from([None, *SOUND]))
@@ -268,10 +271,12 @@ def test_a_server_that_makes_requests_up_gets_no_certificate(heart: Consortium, 
     """What it holds back, it could not sign; what it invents is passed over with a warning."""
     other = Consortium(Path(shutil.copytree(made / "two", tmp_path / "two")), heart.server)
     boston = {name: (heart.folder / "sites" / "boston" / name).read_bytes() for name in ("sign.key", "node.key")}
+    tls = next(member.tls for member in heart.roster.sites if member.name == "boston")
     forged = [
         body(make_request("bern", KEYS, other.invited())),
-        body(make_request("boston", KEYS)),  # its next certificate, with other keys
-        body(make_request("bern", KEYS)),
+        body(make_request("boston", KEYS, present=tls)),  # its next certificate, with other keys
+        body(make_request("boston", {**KEYS, **boston}, present=PRESENT)),  # an old one again
+        body(make_request("bern", KEYS, present=PRESENT)),
         body(make_request("bern", {**KEYS, "node.key": boston["node.key"]}, heart.invited())),
         {"site": "bern"},
     ]
@@ -348,6 +353,13 @@ def test_who_is_revoked_is_out_and_its_invitation_is_used_up(heart: Consortium) 
     assert [site.name for site in heart.roster.sites] == ["boston", "lyon"]
     assert code(lambda: enrol(heart.server, body(make_request("bern", KEYS, invited)), NOW)) == "used"
     assert code(lambda: collect(heart.server, claim("bern", KEYS))) == "unknown"
+    old = body(make_request("bern", KEYS, invited))  # a server that shows the founder the old request again
+    ask = lambda verb, sent: {"edition": heart.roster.edition, "requests": [old]}  # noqa: E731
+    approve(heart.folder, [], NOW, ask, YES, heart.said.append)
+    assert heart.said[-2:] == [
+        "warning: passed over a request: bern's invitation was used already",
+        "nobody waits to be approved",
+    ]
     again = heart.joined("bern", OTHERS)
     assert heart.comes_in(again) == "bern"
 
@@ -387,7 +399,8 @@ def test_nobody_of_that_name_is_a_line(heart: Consortium) -> None:
 def test_a_renewed_certificate_and_the_one_before_both_count_until_the_site_is_revoked(heart: Consortium) -> None:
     first = heart.joined()
     renewed = {**KEYS, "tls.key": identity.make_tls_key()}
-    assert renew(heart.server, "bern", body(make_request("bern", renewed)))["state"] == "waiting"
+    asked = body(make_request("bern", renewed, present=identity.fingerprint(first)))
+    assert renew(heart.server, "bern", asked)["state"] == "waiting"
     assert collect(heart.server, claim("bern", KEYS)) == {"state": "waiting"}
     assert heart.comes_in(first) == "bern"
     heart.approve()
@@ -396,6 +409,7 @@ def test_a_renewed_certificate_and_the_one_before_both_count_until_the_site_is_r
     assert second != first
     assert identity.certified_key(second) != identity.certified_key(first)
     assert heart.comes_in(first) == heart.comes_in(second) == "bern"
+    assert code(lambda: renew(heart.server, "bern", asked)) == "keys"  # once more
     heart.revoke("bern")
     for certificate in (first, second):
         with pytest.raises(Unwelcome):
@@ -403,10 +417,10 @@ def test_a_renewed_certificate_and_the_one_before_both_count_until_the_site_is_r
 
 
 def test_a_site_renews_for_itself_and_with_its_own_keys(heart: Consortium) -> None:
-    heart.joined()
-    request = body(make_request("bern", KEYS))
+    present = identity.fingerprint(heart.joined())
+    request = body(make_request("bern", KEYS, present=present))
     assert code(lambda: renew(heart.server, "boston", request)) == "another_site"
-    assert code(lambda: renew(heart.server, "bern", body(make_request("bern", OTHERS)))) == "keys"
+    assert code(lambda: renew(heart.server, "bern", body(make_request("bern", OTHERS, present=present)))) == "keys"
     assert code(lambda: renew(heart.server, "bern", SOUND | {"proof": "0" * 128})) == "proof"
 
 
@@ -419,3 +433,19 @@ def test_an_invitation_has_a_time(heart: Consortium, days: int) -> None:
 def test_a_kit_is_for_its_owner_only(heart: Consortium) -> None:
     heart.invited()
     assert (heart.folder / "invitations" / "bern.kit").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_person_who_is_revoked_asks_no_more(tmp_path: Path) -> None:
+    people = [(Role.RESEARCHER, "ann"), (Role.AUDITOR, "bob")]
+    provision(tmp_path / "heart", ["boston"], Founding(), NOW, people)
+    heart = Consortium(tmp_path / "heart", tmp_path / "heart" / "server")
+    shown = {name: certificate(heart.folder / "people" / name) for name in ("ann", "bob")}
+    assert [Callers(heart.server).find(one).name for one in shown.values()] == ["ann", "bob"]
+    heart.revoke("ann")
+    with pytest.raises(Unwelcome, match="researcher ann: the certificate was revoked"):
+        Callers(heart.server).find(shown["ann"])
+    assert Callers(heart.server).find(shown["bob"]).name == "bob"
+
+
+def certificate(folder: Path) -> bytes:
+    return x509.load_pem_x509_certificate((folder / "tls.crt").read_bytes()).public_bytes(Encoding.DER)
