@@ -1,8 +1,8 @@
 """Checkpoints of a run: whole or not there, whenever the process is killed.
 
-A round is two files, `round-000005.safetensors` and `round-000005.json`. The JSON is written last, holds the digests of
-the tensor file and of itself, and is the commit: what no JSON names has not happened. The best model so far is a tensor
-file of its own, which becomes the run's best with the next round that is saved.
+A round is one file, `round-000005.safetensors`: the state's tensors, and in the metadata what a run must remember
+besides, with a digest of it all. That it has its name is the commit. The best model so far is a file of its own, which
+becomes the run's best with the next round that is saved.
 """
 
 import fcntl
@@ -18,15 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from hansa.codec import view
 from hansa.errors import UserError
-from hansa.files import write_atomically
+from hansa.files import sync_folder
 from hansa.records import ServerState
 
-FORMAT = 1
+FORMAT = "1"
 SHARED, OWN = "shared.", "own."  # before the names of a state's further vectors
 _NAME = r"(round-\d{6,}|best-[0-9a-f]{8})"
 _OURS = re.compile(rf"{_NAME}\.safetensors|\.{_NAME}\..*\.tmp")  # tensor files, and what was to become a file
@@ -97,8 +98,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._best: dict[str, str] | None = None  # file and sha256 of the best model
-        self._knows = False  # whether that is what the newest record says, or newer
+        self._best: _Best = None
+        self._knows = False  # whether that is what the newest round says, or newer
+        self._kept: dict[int, str | None] | None = None  # round -> the file of its best model; None: not swept yet
 
     def save(self, state: ServerState, progress: Progress) -> None:
         """Commits a round: durable when this returns. Of the rounds before it, only the newest is kept.
@@ -108,11 +110,10 @@ class Checkpoints:
         """
         with _writing(self.folder):
             best = self._known_best()
-            tensors = self._write(state, f"round-{progress.round:06d}.safetensors")
-            record = {"format": FORMAT, "tensors": tensors, "best": best, "progress": progress.plain()}
-            sealed = {**record, "sha256": _seal(record)}
-            write_atomically(self._json(progress.round), json.dumps(sealed).encode())
-            self._tidy(progress.round)
+            said = {"progress": json.dumps(progress.plain()), "best": json.dumps(best)}
+            self._write(state, self._file(progress.round).name, said)
+            sync_folder(self.folder)
+            self._tidy(progress.round, best["file"] if best else None)
 
     def load(self) -> tuple[ServerState, Progress] | None:
         """The newest round that is whole; None where none was ever committed. A damaged one is logged and passed over.
@@ -125,13 +126,12 @@ class Checkpoints:
         rounds = self._rounds()
         for number in rounds:
             try:
-                record = self._record(number)
-                state = self._read(record["tensors"])
+                said, state = _read(self._file(number))
             except _Damaged as damage:
                 _log.warning("checkpoint of round %d is passed over, it is damaged: %s", number, damage)
             else:
-                self._best, self._knows = record["best"], True
-                return state, Progress.of(record["progress"])
+                self._best, self._knows = json.loads(said["best"]), True
+                return state, Progress.of(json.loads(said["progress"]))
         if rounds:
             raise UserError(f"{self.folder}: no checkpoint in it is whole; restore the folder or start a new run")
         return None
@@ -142,8 +142,9 @@ class Checkpoints:
         Raises:
             UserError: the folder cannot be written, or the disk is full.
         """
+        name = f"best-{secrets.token_hex(4)}.safetensors"
         with _writing(self.folder):
-            self._best, self._knows = self._write(state, f"best-{secrets.token_hex(4)}.safetensors"), True
+            self._best, self._knows = {"file": name, "digest": self._write(state, name, {})}, True
 
     def load_best(self) -> ServerState:
         """The best model.
@@ -155,78 +156,59 @@ class Checkpoints:
         if best is None:
             raise UserError(f'{self.folder}: no best model was kept; set keep = "best" in [rounds] of a new run')
         try:
-            return self._read(best)
+            said, state = _read(self.folder / best["file"])
+            if said["digest"] != best["digest"]:
+                raise _Damaged(f"{best['file']} is another one")
+            return state
         except _Damaged as damage:
             raise UserError(f"{self.folder}: the best model is damaged, restore the folder: {damage}") from damage
 
-    def _json(self, number: int) -> Path:
-        return self.folder / f"round-{number:06d}.json"
+    def _file(self, number: int) -> Path:
+        return self.folder / f"round-{number:06d}.safetensors"
 
     def _rounds(self) -> list[int]:
         """The committed rounds that are still here, newest first."""
-        names = (re.fullmatch(r"round-(\d+)\.json", path.name) for path in self.folder.glob("round-*.json"))
+        names = (re.fullmatch(r"round-(\d+)\.safetensors", path.name) for path in self.folder.glob("round-*"))
         return sorted((int(name[1]) for name in names if name), reverse=True)
 
-    def _record(self, number: int) -> dict[str, Any]:
-        path = self._json(number)
-        try:
-            record: dict[str, Any] = json.loads(path.read_bytes())
-            seal = record.pop("sha256")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise _Damaged(f"{path.name} cannot be read ({error})") from error
-        if seal != _seal(record):
-            raise _Damaged(f"{path.name} has changed since it was written")
-        if record["format"] != FORMAT:
-            raise _Damaged(f"{path.name} has format {record['format']}, which another version of Hansa wrote")
-        return record
-
-    def _records(self) -> Iterator[dict[str, Any]]:
-        """The records of rounds that can be read, newest first."""
-        for number in self._rounds():
-            with suppress(_Damaged):
-                yield self._record(number)
-
-    def _known_best(self) -> dict[str, str] | None:
+    def _known_best(self) -> "_Best":
         if not self._knows:
-            newest = next(self._records(), None)
-            self._best, self._knows = newest and newest["best"], True
+            for number in self._rounds():
+                with suppress(_Damaged):
+                    self._best = json.loads(_read(self._file(number))[0]["best"])
+                    break
+            self._knows = True
         return self._best
 
-    def _write(self, state: ServerState, name: str) -> dict[str, str]:
-        """Writes a tensor file; its name and digest, as a record holds them. Its name is synced with the record's."""
-        temporary = self.folder / f".{name}.tmp"
-        save_file(_tensors(state), temporary)
+    def _write(self, state: ServerState, name: str, said: Mapping[str, str]) -> str:
+        """Writes a file; its digest. Its name is not synced."""
+        tensors, said = _tensors(state), {"format": FORMAT, **said}
+        temporary, digest = self.folder / f".{name}.tmp", _digest(said, tensors)
+        save_file(tensors, temporary, {**said, "digest": digest})
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.replace(temporary, self.folder / name)
-        return {"file": name, "sha256": digest}
+        return digest
 
-    def _read(self, written: Mapping[str, str]) -> ServerState:
-        path = self.folder / written["file"]
-        try:
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise _Damaged(f"{path.name} cannot be read ({error.strerror})") from error
-        if digest != written["sha256"]:
-            raise _Damaged(f"{path.name} has changed since it was written")
-        tensors = load_file(path)
-        params, counters = tensors.pop("params"), tensors.pop("counters")
-        shared, own = (
-            {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            for prefix in (SHARED, OWN)
-        )
-        return ServerState(params, counters, shared, own)
+    def _tidy(self, newest: int, best: str | None) -> None:
+        """Removes the rounds before the newest two, and best models that none of the two names."""
+        swept = self._kept is not None
+        kept = self._kept if self._kept is not None else {n: self._best_of(n) for n in self._rounds() if n < newest}
+        files = {self._file(n).name for n in kept} | {name for name in kept.values() if name}
+        older = max((n for n in kept if n < newest), default=None)
+        self._kept = {newest: best} if older is None else {older: kept[older], newest: best}
+        named = {self._file(n).name for n in self._kept} | set(self._kept.values())
+        if not swept:  # what a killed writer left, too
+            files = {path.name for path in self.folder.iterdir() if _OURS.fullmatch(path.name)}
+        for name in files - named:
+            (self.folder / name).unlink(missing_ok=True)
 
-    def _tidy(self, newest: int) -> None:
-        """Removes the rounds before the newest two, and files that no round names, such as a killed writer leaves."""
-        for number in [n for n in self._rounds() if n < newest][1:]:
-            self._json(number).unlink()
-        named = {written["file"] for r in self._records() for written in (r["tensors"], r["best"]) if written}
-        for path in self.folder.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in named:
-                path.unlink()
+    def _best_of(self, number: int) -> str | None:
+        """The file of the best model that a round names."""
+        with suppress(_Damaged):
+            best = json.loads(_read(self._file(number))[0]["best"])
+            return best and str(best["file"])
+        return None
 
 
 class RunLock:
@@ -257,6 +239,9 @@ class RunLock:
         self._file.close()
 
 
+_Best = dict[str, str] | None  # file and digest of the best model
+
+
 class _Damaged(Exception):
     """A checkpoint that is not what was written."""
 
@@ -271,8 +256,34 @@ def _writing(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder}: cannot be written ({error}); free disk space or mend the permissions") from error
 
 
-def _seal(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
+def _read(path: Path) -> tuple[dict[str, str], ServerState]:
+    """What a file says besides the state, and the state, whose tensors are mapped."""
+    try:
+        with safe_open(path, "pt") as file:
+            said = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError) as error:
+        raise _Damaged(f"{path.name} cannot be read ({error})") from error
+    digest = said.pop("digest", "")
+    if digest != _digest(said, tensors):
+        raise _Damaged(f"{path.name} has changed since it was written")
+    if said["format"] != FORMAT:
+        raise _Damaged(f"{path.name} has format {said['format']}, which another version of Hansa wrote")
+    params, counters = tensors.pop("params"), tensors.pop("counters")
+    shared, own = (
+        {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        for prefix in (SHARED, OWN)
+    )
+    return {**said, "digest": digest}, ServerState(params, counters, shared, own)
+
+
+def _digest(said: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of all that a file holds."""
+    heads = {name: [str(tensor.dtype), *tensor.shape] for name, tensor in sorted(tensors.items())}
+    sha = hashlib.sha256(json.dumps([dict(sorted(said.items())), heads]).encode())
+    for name in heads:
+        sha.update(view(tensors[name]))
+    return sha.hexdigest()
 
 
 def _tensors(state: ServerState) -> dict[str, Tensor]:

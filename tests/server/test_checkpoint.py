@@ -14,6 +14,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from hansa.errors import UserError
@@ -95,16 +97,15 @@ def test_writing_to_a_loaded_state_leaves_the_checkpoint_whole(tmp_path: Path) -
 
 def test_a_folder_without_commits_holds_nothing(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none").load() is None
-    (tmp_path / "round-000001.safetensors").write_bytes(b"killed before the JSON of the first round")
+    (tmp_path / ".round-000001.safetensors.tmp").write_bytes(b"killed before the first round had its name")
     assert Checkpoints(tmp_path).load() is None
 
 
 def test_the_newest_two_rounds_remain_and_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     (tmp_path / ".round-000001.safetensors.tmp").touch()
-    (tmp_path / ".round-000001.json.4711.tmp").touch()
     (tmp_path / "best-model.safetensors").touch()  # the user's own
     committed(tmp_path, 5)
-    rounds = [f"round-{n:06d}.{kind}" for n in (4, 5) for kind in ("json", "safetensors")]
+    rounds = [f"round-{n:06d}.safetensors" for n in (4, 5)]
     assert sorted(os.listdir(tmp_path)) == ["best-model.safetensors", *rounds]
 
 
@@ -112,23 +113,31 @@ def test_rounds_are_ordered_as_numbers(tmp_path: Path) -> None:
     for number in (999_999, 1_000_000, 1_000_001):
         Checkpoints(tmp_path).save(state(1), Progress(number))
     assert loaded(tmp_path)[1].round == 1_000_001
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def altered(path: Path, before: bytes, after: bytes) -> None:
+    """Puts other bytes in the place of some that stand there once."""
+    data = path.read_bytes()
+    assert data.count(before) == 1
+    path.write_bytes(data.replace(before, after))
+
+
+def foreign(path: Path) -> None:
+    """Writes a whole safetensors file that is no checkpoint."""
+    save_file({"params": torch.zeros(5)}, path)
 
 
 TORN = {
-    "killed between tensors and JSON": lambda f: (f / "round-000003.json").unlink(),
-    "tensors of another attempt": lambda f: (f / "round-000003.safetensors").write_bytes(
-        (f / "round-000002.safetensors").read_bytes()
-    ),
-    "tensors cut short": lambda f: os.truncate(f / "round-000003.safetensors", 30),
-    "tensors missing": lambda f: (f / "round-000003.safetensors").unlink(),
-    "one byte of the tensors": lambda f: flip(f / "round-000003.safetensors"),
-    "JSON empty": lambda f: os.truncate(f / "round-000003.json", 0),
-    "JSON cut short": lambda f: os.truncate(f / "round-000003.json", 60),
-    "JSON of something else": lambda f: (f / "round-000003.json").write_text("[1]"),
-    "one digit of the progress": lambda f: (f / "round-000003.json").write_text(
-        (f / "round-000003.json").read_text().replace('"void_in_a_row": 0', '"void_in_a_row": 1')
-    ),
+    "killed before it had its name": lambda f: f.rename(f.with_name(f".{f.name}.tmp")),
+    "cut short in the head": lambda f: os.truncate(f, 30),
+    "cut short in the tensors": lambda f: os.truncate(f, f.stat().st_size - 1),
+    "empty": lambda f: os.truncate(f, 0),
+    "missing": lambda f: f.unlink(),
+    "one byte of the tensors": flip,
+    "something else": lambda f: f.write_bytes(b"[1]"),
+    "a model of another program": foreign,
+    "one digit of the progress": lambda f: altered(f, b'void_in_a_row\\": 0', b'void_in_a_row\\": 1'),
 }
 
 
@@ -137,11 +146,11 @@ def test_a_torn_or_corrupted_newest_round_gives_way_to_the_one_before(
     tmp_path: Path, tear: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     committed(tmp_path, 3)
-    tear(tmp_path)
+    tear(tmp_path / "round-000003.safetensors")
     with caplog.at_level(logging.WARNING):
         after, progress = loaded(tmp_path)
     assert (progress.round, after.params.tolist()) == (2, [2.0] * 5)
-    uncommitted = not (tmp_path / "round-000003.json").exists()
+    uncommitted = not (tmp_path / "round-000003.safetensors").exists()
     assert ("round 3" in caplog.text) is not uncommitted
 
 
@@ -164,7 +173,7 @@ def test_no_whole_checkpoint_among_several_is_an_error(tmp_path: Path) -> None:
 
 def test_a_format_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("server.checkpoint.FORMAT", 2)
+        patch.setattr("server.checkpoint.FORMAT", "2")
         committed(tmp_path, 1)
     with pytest.raises(UserError):
         Checkpoints(tmp_path).load()
@@ -314,9 +323,10 @@ def test_a_lock_ends_with_its_block(tmp_path: Path) -> None:
         pass
 
 
-def test_the_json_is_fit_for_other_readers(tmp_path: Path) -> None:
+def test_the_metadata_is_fit_for_other_readers(tmp_path: Path) -> None:
     """The file is an interface: what reads a run's folder finds the progress under its names."""
     Checkpoints(tmp_path).save(state(1), Progress(1, Best(1, 0.25), memory={"north": "000001-abc"}))
-    record = json.loads((tmp_path / "round-000001.json").read_text())
-    assert record["progress"]["best"] == {"round": 1, "value": 0.25}
-    assert record["progress"]["memory"] == {"north": "000001-abc"}
+    with safe_open(tmp_path / "round-000001.safetensors", "pt") as file:
+        progress = json.loads(file.metadata()["progress"])
+    assert progress["best"] == {"round": 1, "value": 0.25}
+    assert progress["memory"] == {"north": "000001-abc"}
