@@ -15,6 +15,7 @@ from hansa.layout import chunks
 
 FRACTION_BITS = {"examples": 32, "uniform": 44}  # s, by kind of weight: rows run into millions, uniform weights are 1
 SCALAR_BITS = 30  # s of metric sums
+PIECE = 1 << 16  # floats that are added at once
 
 
 class Overflow(ArithmeticError):
@@ -28,6 +29,9 @@ class FixedPointSum:
         self.scale = 2.0 ** FRACTION_BITS[weight]
         self.limit = 2.0**62 / sites  # each of the sites stays below it, so that no sum of them can wrap
         self.total = torch.zeros(size, dtype=torch.int64)
+        # Memory that is allocated anew for each product costs more than the product.
+        self._product = torch.empty(min(size, PIECE), dtype=torch.float64)
+        self._whole = torch.empty(min(size, PIECE), dtype=torch.int64)
 
     def check(self, vector: Tensor, weight: int) -> None:
         """Raises Overflow when weight * vector is too large to be added beside the other sites'."""
@@ -37,8 +41,10 @@ class FixedPointSum:
 
     def add(self, vector: Tensor, weight: int) -> None:
         """Adds weight * vector ([size] float32), which was checked."""
-        for part in chunks(len(vector)):
-            self.total[part] += vector[part].double().mul_(weight * self.scale).round_().long()
+        for part in chunks(len(vector), PIECE):
+            product, whole = (one[: part.stop - part.start] for one in (self._product, self._whole))
+            product.copy_(vector[part]).mul_(weight * self.scale).round_()
+            self.total[part] += whole.copy_(product)
 
     def mean(self, weight: int) -> Tensor:
         """The sum over a total weight, [size] float32."""

@@ -7,7 +7,7 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib import metadata
@@ -223,7 +223,7 @@ class Store:
     def round(self, run: str, row: Round, metrics: Iterable[Metric] = ()) -> None:
         """Enters a round and the metrics that it brought; what stood in their places is replaced."""
         with self._writing() as db:
-            db.execute(_REPLACE_ROUND, {"run": run, "entered": _now("microseconds"), **asdict(row)})
+            db.execute(_REPLACE_ROUND, {"run": run, "entered": _now("microseconds"), **vars(row)})
             _insert(db, run, metrics)
 
     def metrics(self, run: str, metrics: Iterable[Metric]) -> None:
@@ -375,7 +375,7 @@ def _begin(db: sa.Connection) -> None:
 
 
 def _insert(db: sa.Connection, run: str, metrics: Iterable[Metric]) -> None:
-    rows = [{"run": run, **asdict(metric)} for metric in metrics]
+    rows = [{"run": run, **vars(metric)} for metric in metrics]
     if rows:
         places = {(row["round"], row["split"], row["scope"]) for row in rows}
         db.execute(_CLEAR, [dict(zip(_PLACE, (run, *place), strict=True)) for place in places])
