@@ -51,22 +51,25 @@ name = "nothing"
 task = "task.py:Nothing"
 seed = 1
 
+[strategy]
+name = "task.py:Still"
+
 [training]
 steps = 1
 batch_size = 1
-lr = 1e-6
 
 [rounds]
 rounds = %d
 """
 TASK = '''\
-"""One row and a loss without a gradient to speak of: what is left is the round."""
+"""One row, and no training: what is left is the round."""
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import hansa
+from hansa.records import LocalRun
 
 
 class Flat(nn.Module):
@@ -92,6 +95,12 @@ class Nothing(hansa.Task):
 
     def test_data(self, site):
         return None
+
+
+class Still(hansa.Strategy):
+    def local_update(self, model, batches, ctx):
+        none = torch.zeros(0, dtype=torch.int64)
+        return LocalRun(ctx.vector(model).zero_(), none, steps=1, lr_sum=1.0, examples=1), ctx.memory
 '''
 
 
