@@ -1,10 +1,8 @@
 """The training process, as the light process that holds the session sees it.
 
-Orders and answers are lines of JSON over a socket; vectors and uploads are files in the spool.
+Vectors and uploads that are not in the frames are files in the spool.
 """
 
-import base64
-import json
 import os
 import signal
 import socket
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.failures import LINES, Failure
+from clients.pipe import Pipe
 from hansa.processes import die_with_parent
 from hansa.wire.link_pb2 import Plan, Result
 
@@ -61,27 +60,23 @@ class Child:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_set_apart,
             )
-        self._socket, self._lines = ours, ours.makefile("rb")
+        self._socket, self._pipe = ours, Pipe(ours)
         try:
-            answer = self._ask({"app": str(app), "site": str(site), "run": run})
+            answer, _ = self._ask({"app": str(app), "site": str(site), "run": run})
         except BaseException:
             self.stop()
             raise
         self.ready = Ready(answer["layout"], answer["strategy"])
 
     def work(self, plan: Plan, files: Mapping[str, Path], upload: Path) -> Result:
-        """Does a plan; its upload, if it has one, is in the file afterwards.
+        """Does a plan; its upload, if it has one, is in the result, or if it is large in the file afterwards.
 
         Raises:
             ChildDied: it was killed, or ran out of memory.
             ChildFailed: it takes no part.
         """
-        order = {
-            "plan": base64.b64encode(plan.SerializeToString()).decode(),
-            "files": {name: str(path) for name, path in files.items()},
-            "upload": str(upload),
-        }
-        return Result.FromString(base64.b64decode(self._ask(order)["result"]))
+        order = {"files": {name: str(path) for name, path in files.items()}, "upload": str(upload)}
+        return Result.FromString(self._ask(order, plan.SerializeToString())[1])
 
     @property
     def dead(self) -> bool:
@@ -96,22 +91,21 @@ class Child:
         """Ends it at once: between plans it has nothing to lose, and what it was doing is no longer wanted."""
         self.process.kill()
         self.process.wait()
-        self._lines.close()
-        self._socket.close()
+        with self._pipe:
+            self._socket.close()
 
-    def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, order: Mapping[str, Any], frame: bytes = b"") -> tuple[dict[str, Any], bytes]:
         try:
-            self._socket.sendall(json.dumps(order).encode() + b"\n")
-            line = self._lines.readline()
+            self._pipe.send(order, frame)
+            answer = self._pipe.receive()
         except OSError:
-            line = b""
-        if not line.endswith(b"\n"):
+            answer = None
+        if answer is None:
             self.process.kill()
             self.process.wait()  # its socket closes a moment before it is `dead`
             raise ChildDied
-        answer: dict[str, Any] = json.loads(line)
-        if "failed" in answer:
-            raise ChildFailed(Failure(answer["failed"]))
+        if "failed" in answer[0]:
+            raise ChildFailed(Failure(answer[0]["failed"]))
         return answer
 
 

@@ -192,22 +192,21 @@ class Link:
     def fetch(self, plan: Plan) -> dict[str, Path]:
         """The plan's vectors by name, as files in the spool: fetched where it has none with that hash, and checked.
 
-        Files that neither this plan nor the one before names are removed. Raises as `next` does, and
+        Those that are in the plan itself are left there. Files that neither this plan nor the one before names are
+        removed. Raises as `next` does, and
 
         Raises:
             PlanOver: the server no longer offers a vector.
             UserError: the disk is full.
         """
-        files = {blob.name: self._fetch(blob) for blob in plan.vectors}
-        for blob in plan.vectors:
-            blob.ClearField("data")  # it is in a file now
-        self._vectors.keep({blob.sha256 for blob in plan.vectors})
+        beside = [blob for blob in plan.vectors if len(blob.data) != blob.size]
+        files = {blob.name: self._fetch(blob) for blob in beside}
+        if beside:
+            self._vectors.keep({blob.sha256 for blob in beside})
         return files
 
     def upload(self, plan: str, file: Path) -> Blob:
         """Sends an upload, and says under which hash the server has it; goes on at the byte after a drop.
-
-        A small one is not sent but is in what this returns, and goes with the Result.
 
         Raises as `next` does, and
 
@@ -216,9 +215,6 @@ class Link:
             PlanOver: the server does not wait for it.
         """
         with Sending(file) as sending:
-            if sending.size <= rules.INLINE:
-                data = b"".join(sending.chunks(0))
-                return Blob(sha256=sending.sha256(len(data)), size=len(data), data=data)
             while not self._beside(lambda bulk: self._push(bulk, plan, sending)):
                 pass
             return Blob(sha256=sending.sha256(sending.size), size=sending.size)
@@ -242,10 +238,7 @@ class Link:
 
     def _fetch(self, blob: Blob) -> Path:
         while (path := self._vectors.find(blob)) is None:
-            if len(blob.data) == blob.size:
-                self._vectors.take(blob, lambda at: [blob.data[at:]])
-            else:
-                self._beside(lambda bulk: self._vectors.take(blob, lambda at: bulk.download(blob.sha256, at)))
+            self._beside(lambda bulk: self._vectors.take(blob, lambda at: bulk.download(blob.sha256, at)))
         return path
 
     @staticmethod

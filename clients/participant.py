@@ -132,8 +132,6 @@ class Participant:
         upload = self.spool / "upload"
         upload.unlink(missing_ok=True)
         files = link.fetch(plan)
-        for blob in plan.vectors:
-            blob.ClearField("data")  # it is in the files
         if self.child.dead:
             self._restart()
         self.busy = True

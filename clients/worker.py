@@ -1,23 +1,21 @@
 """The training process of a site: started once a run by the process that holds the session, and again when it dies."""
 
-import base64
-import json
 import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
+from clients.pipe import Pipe
 from clients.report import SiteReport
 from clients.site import SiteHalf
 from clients.sitefile import load_site_file
 from hansa.appfiles import FEDERATION
-from hansa.codec import from_plan, to_result, write_upload
+from hansa.codec import from_plan, put_upload, to_result
 from hansa.config import load
 from hansa.device import choose_device
 from hansa.errors import UserError
@@ -27,6 +25,7 @@ from hansa.tables import FederationTable
 from hansa.task import Site, Source, Task
 from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Plan as PlanFrame
+from hansa.wire.link_pb2 import Result
 from hansa.workbench import Workbench
 from strategies.base import Strategy
 
@@ -57,17 +56,17 @@ class Worker:
         self.report = SiteReport(folder / "reports" / run)
         self.made: SiteHalf | None = None
 
-    def handle(self, frame: PlanFrame, files: dict[str, Path], upload: Path) -> dict[str, Any]:
-        """Does a plan: what is answered to it."""
+    def handle(self, frame: PlanFrame, files: dict[str, Path], upload: Path) -> Result | Failure:
+        """Does a plan: its result, or why there is none. A large upload is in the file afterwards."""
         plan = from_plan(frame, self.file.site.name, files)
         answer = self._half(plan.seed).handle(plan)
         if isinstance(answer, Refusal):
-            return {"failed": Failure.SITS_OUT}
+            return Failure.SITS_OUT
         self.report.add(plan, answer)
         parts = self.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
-        write_upload(answer, parts, upload)
         result = to_result(answer, frame.id, plan.round)
-        return {"result": base64.b64encode(result.SerializeToString()).decode()}
+        put_upload(answer, parts, result, upload)
+        return result
 
     def _half(self, seed: int) -> SiteHalf:
         """The site's half, made with the first plan, which tells the run's seed."""
@@ -85,26 +84,27 @@ class Worker:
 
 def main() -> None:
     """Serves the orders that come over the socket whose file descriptor is the one argument."""
-    with socket.socket(fileno=int(sys.argv[1])) as ours, ours.makefile("rwb") as lines:
+    with socket.socket(fileno=int(sys.argv[1])) as ours, Pipe(ours) as pipe:
         worker: Worker | None = None
-        for line in lines:
-            order = json.loads(line)
+        while (order := pipe.receive()) is not None:
+            said, frame = order
             try:
                 if worker is None:
-                    worker = Worker(Path(order["app"]), Path(order["site"]), order["run"])
-                    answer = {"layout": worker.bench.shared.digest, "strategy": worker.strategy.digest}
-                else:
-                    frame = PlanFrame.FromString(base64.b64decode(order["plan"]))
-                    files = {name: Path(path) for name, path in order["files"].items()}
-                    answer = worker.handle(frame, files, Path(order["upload"]))
+                    worker = Worker(Path(said["app"]), Path(said["site"]), said["run"])
+                    pipe.send({"layout": worker.bench.shared.digest, "strategy": worker.strategy.digest})
+                    continue
+                files = {name: Path(path) for name, path in said["files"].items()}
+                answer = worker.handle(PlanFrame.FromString(frame), files, Path(said["upload"]))
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
-                answer = {"failed": Failure.APP if worker is None else Failure.INPUT}
+                answer = Failure.APP if worker is None else Failure.INPUT
             except Exception:
                 traceback.print_exc()
-                answer = {"failed": Failure.TRAINING}
-            lines.write(json.dumps(answer).encode() + b"\n")
-            lines.flush()
+                answer = Failure.TRAINING
+            if isinstance(answer, Failure):
+                pipe.send({"failed": answer})
+            else:
+                pipe.send({}, answer.SerializeToString())
 
 
 if __name__ == "__main__":

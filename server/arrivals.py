@@ -28,7 +28,7 @@ class Answered:
 
     site: str
     result: Result
-    upload: Path | None  # the spooled file, until the plan is retired; None where the plan asks for none
+    upload: Path | bytes | None  # a spooled file, until the plan is retired; None where the plan asks for none
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from hansa.errors import UserError
 from hansa.layout import Layout
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.wire.link_pb2 import Committed, Result, ServerFrame
+from hansa.wire.link_pb2 import Plan as PlanFrame
 from server.arrivals import Answered, Arrival, Declined, Joined, Left, Spoiled
 from server.cohort import Collector, Rule
 from server.events import Event, RoundCommitted
@@ -58,7 +59,8 @@ class LinkedCohort:
     def ask(self, plan: Plan, sites: Sequence[str]) -> None:
         """Gives the plan to the sites that are here; the others get it when they come."""
         self.plan, self.id = plan, f"{plan.round}-{plan.kind}-{plan.split}"
-        self.blobs = self.links.offer(self.id, plan_vectors(plan.broadcast))
+        blobs = self.links.offer(self.id, plan_vectors(plan.broadcast))
+        self.vectors = ServerFrame(plan=PlanFrame(vectors=blobs)).SerializeToString()  # once for all sites
         self.links.expect(self.id, *upload_numbers(plan, self.parts, self.layout.n_counters))
         self.ends = time.monotonic() + self.deadline
         self.waiting = dict.fromkeys(sites, "not connected")  # -> why it has not answered
@@ -128,8 +130,8 @@ class LinkedCohort:
 
     def _send(self, site: str) -> bool:
         self.waiting[site] = f"no answer within {self.deadline:g} s"
-        frame = to_plan(self.plan, self.id, site, self.blobs, max(0.0, self.ends - time.monotonic()))
-        return self.links.send(site, ServerFrame(plan=frame))
+        frame = to_plan(self.plan, self.id, site, max(0.0, self.ends - time.monotonic()))
+        return self.links.send(site, ServerFrame(plan=frame), self.vectors)
 
     def _problem(self, spoiled: Spoiled) -> str:
         """With the name of the element at fault, where there is one."""
@@ -138,7 +140,7 @@ class LinkedCohort:
         name, index = locate(spoiled.index, self.parts)
         return f"part {name!r} has {spoiled.value} at {self.layout.locate(index)}"
 
-    def _reply(self, site: str, result: Result, upload: Path | None) -> Reply | Refusal:
+    def _reply(self, site: str, result: Result, upload: Path | bytes | None) -> Reply | Refusal:
         try:
             return from_result(result, site, upload, self.parts, self.layout.n_counters)
         except UserError as error:

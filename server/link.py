@@ -91,8 +91,8 @@ class _Session:
         shown: Iterable[bytes] = self.context.auth_context()["x509_pem_cert"]  # type: ignore[assignment]
         return fingerprint(next(iter(shown)))
 
-    def say(self, frame: ServerFrame) -> None:
-        self.out.put(frame.SerializeToString())
+    def say(self, frame: ServerFrame, more: bytes = b"") -> None:
+        self.out.put(frame.SerializeToString() + more)
 
     def end(self, why: str) -> None:
         """Closes the stream behind the frames that are on their way."""
@@ -168,8 +168,14 @@ class Links:
         """The sites whose session is open."""
         return set(self._sites)
 
-    def send(self, site: str, frame: ServerFrame) -> bool:
-        """Puts a frame on its way; False if the site has no session. `Over` ends the session behind it."""
+    def send(self, site: str, frame: ServerFrame, more: bytes = b"") -> bool:
+        """Puts a frame on its way; False if the site has no session. `Over` ends the session behind it.
+
+        Args:
+            site: that gets it.
+            frame: what is for this site alone.
+            more: fields of the frame that are the same for all sites, in its wire form: parsed, the two become one.
+        """
         session = self._sites.get(site)
         if session is None:
             return False
@@ -178,7 +184,7 @@ class Links:
             with self._lock:
                 self._drop(session, out.line)
             return False
-        session.say(frame)
+        session.say(frame, more)
         if frame.WhichOneof("frame") == "over":
             session.end("over")
         return True
@@ -186,7 +192,8 @@ class Links:
     def offer(self, plan: str, vectors: Mapping[str, memoryview]) -> list[Blob]:
         """Makes vectors of a plan ready for download, and hashes them. They are not copied: leave them as they are.
 
-        A site that holds a vector with the same hash does not fetch it again.
+        A site that holds a vector with the same hash does not fetch it again. Small ones need no download: what is
+        returned holds a copy.
         """
         return self._offers.offer(plan, vectors)
 
@@ -319,17 +326,24 @@ class Links:
             return True
 
     def _answered(self, site: str, result: Result) -> None:
-        upload = self._spool.upload(result.plan, site)
-        if upload is None or not self._first(result.plan, site):
+        size = self._spool.size(result.plan)
+        if size is None or not self._first(result.plan, site):
             return
         try:
-            if result.upload.data:
-                upload.take(upload.begin(0), result.upload.data)
-                result.upload.ClearField("data")
-            upload.seal(result.upload.sha256, result.upload.size)
-            self.events.put(Answered(site, result, upload.path if upload.size else None))
+            self.events.put(Answered(site, result, self._uploaded(site, result, size)))
         except BadUpload as bad:
             self.events.put(Spoiled(site, result.plan, bad.problem, bad.index, bad.value))
+
+    def _uploaded(self, site: str, result: Result, size: int) -> Path | bytes | None:
+        """What a result brings, complete: in itself, or before it and beside the session."""
+        said = result.upload
+        if len(said.data) == size:
+            return said.data or None
+        upload = self._spool.upload(result.plan, site)
+        if said.data or upload is None:
+            raise BadUpload(f"an upload of {len(said.data)} bytes where the plan asks for {size}")
+        upload.seal(said.sha256, said.size)
+        return upload.path
 
     def _spoil(self, site: str, plan: str, bad: BadUpload) -> None:
         if self._first(plan, site):

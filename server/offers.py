@@ -16,11 +16,10 @@ class Offers:
         self._plans: dict[str, dict[bytes, memoryview]] = {}
 
     def offer(self, plan: str, vectors: Mapping[str, memoryview]) -> list[Blob]:
-        """Adds a plan's vectors (contiguous bytes), and says how to ask for them."""
+        """Adds a plan's vectors (contiguous bytes), and says how to ask for them; small ones are in the answer."""
+        if sum(v.nbytes for v in vectors.values()) <= rules.INLINE:
+            return [Blob(name=n, size=v.nbytes, data=bytes(v)) for n, v in vectors.items()]
         blobs = [Blob(name=n, sha256=hashlib.sha256(v).digest(), size=v.nbytes) for n, v in vectors.items()]
-        if sum(blob.size for blob in blobs) <= rules.INLINE:
-            for blob in blobs:
-                blob.data = bytes(vectors[blob.name])
         with self._lock:
             self._plans[plan] = {blob.sha256: vectors[blob.name] for blob in blobs}
         return blobs

@@ -27,7 +27,7 @@ from clients import link as site_end
 from clients.link import Closed, Invitation, Link, Orphaned, PlanOver, Turned, UploadRefused
 from hansa.errors import UserError
 from hansa.wire import rules
-from hansa.wire.link_pb2 import Committed, Hello, Over, Plan, Refused, Result, ServerFrame, SiteFrame, Taken
+from hansa.wire.link_pb2 import Blob, Committed, Hello, Over, Plan, Refused, Result, ServerFrame, SiteFrame, Taken
 from server import link as server_end
 from server.arrivals import Answered, Arrival, Declined, Joined, Left, Spoiled
 from server.hello import Terms, token
@@ -214,6 +214,12 @@ def result(plan: str, **more: Any) -> SiteFrame:
     return SiteFrame(result=Result(plan=plan, round=1, examples=3, **more))
 
 
+def uploaded(answer: Answered) -> bytes:
+    """The bytes of an upload that was spooled."""
+    assert isinstance(answer.upload, Path)
+    return answer.upload.read_bytes()
+
+
 def test_a_round_goes_there_and_back(stand: Stand) -> None:
     vector, update = floats(300_000), floats(100_000) + bytes(16)
     stand.links.expect("p1", 100_000, 2)
@@ -224,15 +230,13 @@ def test_a_round_goes_there_and_back(stand: Stand) -> None:
         assert stand.links.present() == {"a"}
         stand.links.send("a", ServerFrame(plan=Plan(id="p1", vectors=blobs)))
         files = link.fetch(frame(link).plan)
-        assert files["params"].read_bytes() == vector
-        assert files["counters"].read_bytes() == b""
+        assert {name: file.read_bytes() for name, file in files.items()} == {"params": vector}
         blob = link.upload("p1", stand.folder / "update")
         assert (blob.size, blob.sha256) == (len(update), hashlib.sha256(update).digest())
         link.send(result("p1", upload=blob))
         answer = stand.until(Answered)
         assert (answer.site, answer.result.examples) == ("a", 3)
-        assert answer.upload is not None
-        assert answer.upload.read_bytes() == update
+        assert uploaded(answer) == update
         stand.links.send("a", ServerFrame(committed=Committed(round=1)))
         stand.links.send("a", ServerFrame(over=Over(line="done")))
         assert [one.WhichOneof("frame") for one in link] == ["committed"]
@@ -451,8 +455,7 @@ def test_a_cut_upload_goes_on_at_the_byte(stand: Stand) -> None:
         blob = sending(stand, link, 8 * MB).get(timeout=30)
         link.send(result("p1", upload=blob))
         answer = stand.until(Answered)
-    assert answer.upload is not None
-    assert answer.upload.read_bytes() == floats(8 * MB)
+    assert uploaded(answer) == floats(8 * MB)
     assert stand.relay.cut_at[0] == float("inf")
     assert 32 * MB < stand.relay.up < 46 * MB
 
@@ -492,8 +495,7 @@ def test_a_new_server_adopts_the_site_and_goes_on_with_its_upload(stand: Stand) 
         blob = done.get(timeout=30)
         link.send(result("p1", upload=blob))
         answer = stand.until(Answered)
-        assert answer.upload is not None
-        assert answer.upload.read_bytes() == floats(8 * MB)
+        assert uploaded(answer) == floats(8 * MB)
         assert 32 * MB < stand.relay.up < 46 * MB
 
 
@@ -520,8 +522,7 @@ def test_an_answer_made_again_replaces_what_came_of_the_first(stand: Stand) -> N
         blob = sending(stand, link, MB).get(timeout=30)
         link.send(result("p1", upload=blob))
         answer = stand.until(Answered)
-        assert answer.upload is not None
-        assert answer.upload.read_bytes() == floats(MB)
+        assert uploaded(answer) == floats(MB)
 
 
 def test_a_complete_upload_is_not_sent_twice(stand: Stand) -> None:
@@ -542,30 +543,32 @@ def test_an_answer_that_was_handed_on_is_not_replaced(stand: Stand) -> None:
         np.ones(MB, "<f4").tofile(stand.folder / "other")
         with pytest.raises(PlanOver):
             link.upload("p1", stand.folder / "other")
-        assert answer.upload is not None
-        assert answer.upload.read_bytes() == floats(MB)
+        assert uploaded(answer) == floats(MB)
 
 
 def test_small_vectors_and_uploads_go_in_the_frames(stand: Stand) -> None:
     vector, update = floats(1000), floats(500) + bytes(16)
     stand.links.expect("p1", 500, 2)
     blobs = stand.links.offer("p1", {"params": memoryview(vector), "counters": memoryview(b"")})
-    (stand.folder / "update").write_bytes(update)
+    shared = ServerFrame(plan=Plan(vectors=blobs)).SerializeToString()
     with stand.site() as link:
         stand.until(Joined)
-        stand.links.send("a", ServerFrame(plan=Plan(id="p1", vectors=blobs)))
+        stand.links.send("a", ServerFrame(plan=Plan(id="p1", memory="a's own")), shared)
         plan = frame(link).plan
-        stand.links._offers.retire("p1")  # no call could get them any more
-        files = link.fetch(plan)
-        assert [files[name].read_bytes() for name in ("params", "counters")] == [vector, b""]
-        assert not any(blob.data for blob in plan.vectors)
-        blob = link.upload("p1", stand.folder / "update")
-        assert (blob.data, blob.sha256) == (update, hashlib.sha256(update).digest())
-        link.send(result("p1", upload=blob))
-        answer = stand.until(Answered)
-        assert not answer.result.upload.data
-        assert answer.upload is not None
-        assert answer.upload.read_bytes() == update
+        assert (plan.id, plan.memory) == ("p1", "a's own")
+        assert link.fetch(plan) == {}
+        assert [(blob.name, blob.data) for blob in plan.vectors] == [("params", vector), ("counters", b"")]
+        link.send(result("p1", upload=Blob(size=len(update), data=update)))
+        assert stand.until(Answered).upload == update
+        assert not (stand.folder / "spool").exists() or not any((stand.folder / "spool").rglob("a"))
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_an_upload_in_the_frame_is_as_long_as_the_plan_asks(stand: Stand, count: int) -> None:
+    stand.links.expect("p1", 4, 0)
+    with stand.site() as link:
+        link.send(result("p1", upload=Blob(size=4 * count, data=floats(count))))
+        assert f"of {4 * count} bytes where the plan asks for 16" in stand.until(Spoiled).problem
 
 
 @pytest.mark.parametrize(
@@ -573,26 +576,24 @@ def test_small_vectors_and_uploads_go_in_the_frames(stand: Stand) -> None:
     [
         (np.array([0, 1, np.nan, 3], "<f4").tobytes(), "float 2 of the upload is nan", 2),
         (floats(5), "more than the 16 bytes", None),
-        (floats(3), "of 12 bytes where the plan asks for 16", None),
     ],
 )
-def test_an_upload_in_the_frame_is_looked_at_as_any_other(
+def test_an_upload_beside_the_session_is_looked_at_as_it_comes(
     stand: Stand, update: bytes, problem: str, index: int | None
 ) -> None:
     stand.links.expect("p1", 4, 0)
     (stand.folder / "update").write_bytes(update)
     with stand.site() as link:
-        link.send(result("p1", upload=link.upload("p1", stand.folder / "update")))
-        spoiled = stand.until(Spoiled)
-        assert problem in spoiled.problem
-        assert spoiled.index == index
+        with pytest.raises(UploadRefused, match=problem):
+            link.upload("p1", stand.folder / "update")
+        assert stand.until(Spoiled).index == index
 
 
-def test_a_vector_in_the_frame_that_is_not_what_its_hash_says_is_refused(stand: Stand) -> None:
-    (blob,) = stand.links.offer("p1", {"params": memoryview(floats(10))})
-    blob.data = bytes(40)
-    with stand.site() as link, pytest.raises(UserError, match="another hash"):
-        link.fetch(Plan(vectors=[blob]))
+def test_a_result_before_all_of_its_upload_has_come_is_spoiled(stand: Stand) -> None:
+    stand.links.expect("p1", 4, 0)
+    with stand.site() as link:
+        link.send(result("p1", upload=Blob(size=16, sha256=bytes(32))))
+        assert "of 0 bytes where the plan asks for 16" in stand.until(Spoiled).problem
 
 
 def test_a_vector_that_is_held_is_not_fetched_again(stand: Stand) -> None:
@@ -613,12 +614,12 @@ def test_a_vector_that_is_held_is_not_fetched_again(stand: Stand) -> None:
         link.fetch(Plan(vectors=more))
         assert len(list((stand.folder / "spool-a").iterdir())) == 3
         link.fetch(Plan(vectors=[more[0]]))
-        link.fetch(Plan(vectors=[*more, *stand.links.offer("p3", {"params": memoryview(b"")})]))
+        link.fetch(Plan(vectors=stand.links.offer("p3", {"params": memoryview(floats(MB + 1))})))
         assert len(list((stand.folder / "spool-a").iterdir())) == 2
 
 
 def test_a_vector_that_rots_on_the_site_s_disk_is_fetched_anew(stand: Stand) -> None:
-    vector = floats(1000)
+    vector = floats(MB)
     blobs = stand.links.offer("p1", {"params": memoryview(vector)})
     (stand.folder / "spool-a").mkdir()
     (stand.folder / "spool-a" / blobs[0].sha256.hex()).write_bytes(vector[:-1] + b"!")
@@ -694,8 +695,7 @@ def test_many_sites_at_once(stand: Stand, number: int) -> None:
         if isinstance(event, Joined):
             stand.links.send(event.site, ServerFrame(plan=Plan(id="p1", vectors=blobs)))
         elif isinstance(event, Answered):
-            assert event.upload is not None
-            assert event.upload.read_bytes() == vector
+            assert uploaded(event) == vector
             answered.add(event.site)
     for site in answered:
         stand.links.send(site, ServerFrame(over=Over()))
@@ -747,6 +747,6 @@ def test_three_gigabytes_go_both_ways(stand: Stand) -> None:
         vectors = link.fetch(Plan(vectors=blobs))
         link.send(result("p1", upload=link.upload("p1", vectors["params"])))
         answer = stand.until(Answered)
-    assert answer.upload is not None
+    assert isinstance(answer.upload, Path)
     assert answer.upload.stat().st_size == size
     assert answer.result.upload.sha256 == blobs[0].sha256

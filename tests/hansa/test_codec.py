@@ -52,20 +52,22 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(draw(NAMES), seed, number, kind, split, sent, hyper, memory)
 
 
-def carry(plan: Plan, site: str, folder: Path) -> Plan:
-    """The way of a plan: vectors to files, the rest to bytes, and back."""
-    files = {}
+def carry(plan: Plan, site: str, folder: Path, inline: bool) -> Plan:
+    """The way of a plan: vectors to files or to bytes, the rest to bytes, and back."""
+    files, frame = {}, codec.to_plan(plan, "id", site)
     for number, (name, vector) in enumerate(codec.plan_vectors(plan.broadcast).items()):
-        files[name] = folder / str(number)
-        files[name].write_bytes(vector)
-    raw = codec.to_plan(plan, "id", site, []).SerializeToString()
-    return codec.from_plan(wire.Plan.FromString(raw), site, files)
+        if inline:
+            frame.vectors.add(name=name, size=vector.nbytes, data=bytes(vector))
+        else:
+            files[name] = folder / str(number)
+            files[name].write_bytes(vector)
+    return codec.from_plan(wire.Plan.FromString(frame.SerializeToString()), site, files)
 
 
-@given(plan=plans())
-def test_plan_comes_as_it_went_with_the_site_s_own_memory_only(plan: Plan) -> None:
+@given(plan=plans(), inline=st.booleans())
+def test_plan_comes_as_it_went_with_the_site_s_own_memory_only(plan: Plan, inline: bool) -> None:
     with TemporaryDirectory() as folder:
-        came = carry(plan, "a", Path(folder))
+        came = carry(plan, "a", Path(folder), inline)
         assert (came.run, came.seed, came.round, came.kind, came.split) == (
             plan.run,
             plan.seed,
@@ -101,17 +103,22 @@ def replies(draw: st.DrawFn) -> tuple[Reply, dict[str, Part], int]:
     return reply, parts, n_counters
 
 
-@given(case=replies())
-def test_reply_comes_as_it_went_whatever_order_its_parts_had(case: tuple[Reply, dict[str, Part], int]) -> None:
+@given(case=replies(), inline=st.sampled_from([-1, 40, 1 << 20]))
+def test_reply_comes_as_it_went_whatever_order_its_parts_had(
+    case: tuple[Reply, dict[str, Part], int], inline: int
+) -> None:
     reply, parts, n_counters = case
     with TemporaryDirectory() as folder:
-        file = Path(folder) / "upload"
-        assert codec.write_upload(reply, parts, file)
+        file, frame = Path(folder) / "upload", codec.to_result(reply, "id", 1)
+        codec.put_upload(reply, parts, frame, file, inline)
         plan = Plan("r", 0, 1, "train", "valid", Broadcast(torch.zeros(0), torch.zeros(0)), {})
         n_floats, n_integers = codec.upload_numbers(plan, parts, n_counters)
-        assert file.stat().st_size == 4 * n_floats + 8 * n_integers
-        raw = codec.to_result(reply, "id", 1).SerializeToString()
-        came = codec.from_result(wire.Result.FromString(raw), "a", file, parts, n_counters)
+        size = 4 * n_floats + 8 * n_integers
+        came_frame = wire.Result.FromString(frame.SerializeToString())
+        there = file if file.exists() else came_frame.upload.data
+        assert (file.stat().st_size if file.exists() else came_frame.upload.size) == size
+        assert file.exists() == (size > inline)
+        came = codec.from_result(came_frame, "a", there, parts, n_counters)
         assert (came.site, came.examples, came.memory) == ("a", reply.examples, reply.memory)
         assert came.counters is not None
         assert reply.counters is not None
@@ -124,16 +131,18 @@ def test_reply_comes_as_it_went_whatever_order_its_parts_had(case: tuple[Reply, 
 
 def test_an_evaluation_has_no_upload(tmp_path: Path) -> None:
     reply = Reply("a", 3, sums={"valid/loss": torch.tensor([1.5, 3.0], dtype=torch.float64)})
-    assert not codec.write_upload(reply, {"delta": Part(2, "examples")}, tmp_path / "upload")
+    frame = codec.to_result(reply, "id", 1)
+    codec.put_upload(reply, {"delta": Part(2, "examples")}, frame, tmp_path / "upload")
     assert not (tmp_path / "upload").exists()
-    came = codec.from_result(codec.to_result(reply, "id", 1), "a", None, {}, 0)
+    assert not frame.HasField("upload")
+    came = codec.from_result(frame, "a", None, {}, 0)
     assert came.counters is None
     assert came.sums["valid/loss"].tolist() == [1.5, 3.0]
 
 
 def test_a_mapped_vector_is_not_the_file_once_it_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "vector").write_bytes(np.arange(4, dtype="<f4").tobytes())
-    vector = codec.mapped(tmp_path / "vector", "<f4")
+    vector = codec.numbers(tmp_path / "vector", "<f4")
     vector += 1
     assert vector.tolist() == [1, 2, 3, 4]
     assert np.frombuffer((tmp_path / "vector").read_bytes(), "<f4").tolist() == [0, 1, 2, 3]
@@ -205,7 +214,7 @@ def test_a_plan_without_a_model_is_refused_in_words() -> None:
 def test_a_file_of_no_whole_number_of_floats_is_refused(size: int, tmp_path: Path) -> None:
     (tmp_path / "vector").write_bytes(bytes(size))
     with pytest.raises(UserError, match=f"{size} bytes"):
-        codec.mapped(tmp_path / "vector", "<f4")
+        codec.numbers(tmp_path / "vector", "<f4")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +240,7 @@ def test_a_memory_version_that_is_no_plain_name_is_refused(version: str) -> None
 def test_a_hyper_parameter_that_json_does_not_hold_is_the_user_s_mistake() -> None:
     plan = Plan("r", 0, 3, "train", "valid", Broadcast(torch.zeros(0), torch.zeros(0)), {"lr": math.inf})
     with pytest.raises(UserError, match="hyper-parameters of round 3"):
-        codec.to_plan(plan, "id", "a", [])
+        codec.to_plan(plan, "id", "a")
 
 
 @pytest.mark.parametrize(
@@ -243,4 +252,4 @@ def test_an_upload_that_is_not_as_declared_is_the_strategy_s_mistake(
 ) -> None:
     reply = Reply("a", 1, upload, torch.zeros(0, dtype=torch.int64))
     with pytest.raises(UserError, match=says):
-        codec.write_upload(reply, {"delta": Part(2, "examples")}, tmp_path / "upload")
+        codec.put_upload(reply, {"delta": Part(2, "examples")}, wire.Result(), tmp_path / "upload")

@@ -102,7 +102,7 @@ def exchange(consortium: "Consortium", link: Link, pause: float = 0.0) -> None:
     link.send(SiteFrame(result=Result(plan="p", round=1, examples=3, upload=blob)))
     answer = run.links.events.get(timeout=WAIT)  # the next event: nobody has left meanwhile
     assert isinstance(answer, Answered)
-    assert answer.upload is not None
+    assert isinstance(answer.upload, Path)
     assert answer.upload.read_bytes() == update
 
 
