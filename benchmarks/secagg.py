@@ -1,11 +1,11 @@
 """How fast secure aggregation is, beside the bare keystream that it cannot do without.
 
 For each number of sites and parameters a whole attempt is run, all machines in this process, and its sum is held
-against the plain one. Printed are the seconds of one site (key agreement and shares, rounding, masking; medians), those
-of the coordinator from the last answer to the sum (all there, and one site gone after sharing), and what a site sends.
-Masking goes over n keystreams of 4 bytes a parameter (2 in a ring of 16 bits): their GB/s stand beside those of
-AES-256-CTR and AES-256-GCM on one thread in blocks of 256 KB, NumPy's Philox and the operating system's generator, of
-the same minute.
+against the plain one. Printed are, as medians over the sites, the seconds of one (checking keys and sharing, rounding,
+masking); those of the coordinator from the last answer to the sum (all there, and one gone after sharing); and what a
+site sends. A site that masks goes over n keystreams of 4 bytes a parameter (2 in a ring of 16 bits), and packs. Their
+GB in a second of the processor stand beside those of AES-256-CTR and AES-256-GCM in blocks of 256 KB, of NumPy's Philox
+and of the operating system's generator, measured in between: other load slows the wall's clock only.
 """
 
 import argparse
@@ -14,23 +14,38 @@ import os
 import platform
 import random
 import secrets
-import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from statistics import median
 from typing import TypeVar
 
 import numpy as np
 
 from privacy.secagg.keystream import BACK_ENDS, CHUNK, TAG, Key, Keystream, fastest
-from privacy.secagg.packing import word
+from privacy.secagg.packing import signed, word
 from privacy.secagg.quantise import quantise
 from privacy.secagg.rehearsal import Rehearsal, founded
 from privacy.secagg.ring import Segment, most_levels
 from privacy.secagg.terms import Terms, roster_digest, threshold
 
 T = TypeVar("T")
-TIMED = 10  # sites whose seconds are taken; all of them do the work
+
+
+class Spent:
+    """Seconds, by what was done: on the wall, and of the processor."""
+
+    def __init__(self) -> None:
+        self.walls: defaultdict[str, list[float]] = defaultdict(list)
+        self.processor: defaultdict[str, list[float]] = defaultdict(list)
+
+    def on(self, name: str, work: Callable[[], T]) -> T:
+        wall, processor = time.perf_counter(), time.process_time()
+        result = work()
+        self.walls[name].append(time.perf_counter() - wall)
+        self.processor[name].append(time.process_time() - processor)
+        return result
 
 
 def main() -> None:
@@ -42,13 +57,9 @@ def main() -> None:
     args = parser.parse_args()
     start = time.perf_counter()
     stream = fastest(time.perf_counter)
-    choice = time.perf_counter() - start
-    if args.threads:
-        stream = Keystream(stream.back_end, args.threads)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {stream}, "
-        f"chosen in {choice:.3f} s"
-    )
+    took = time.perf_counter() - start
+    stream = Keystream(stream.back_end, args.threads or stream.threads)
+    print(f"{platform.machine()}, {os.cpu_count()} cores; {stream}, chosen in {took:.3f} s", flush=True)
     rows = [measure(n, int(p), args.bits, stream) for p in args.parameters for n in args.sites]
     facts = {"back_end": stream.back_end, "threads": stream.threads, "bits": args.bits, "cores": os.cpu_count()}
     print(f"RESULT {json.dumps({**facts, 'load': round(os.getloadavg()[0], 1), 'rows': rows})}")
@@ -56,60 +67,41 @@ def main() -> None:
 
 def measure(n: int, parameters: int, bits: int, stream: Keystream) -> dict[str, float]:
     """Two attempts from the same randomness, step by step: in the second the last site is gone after sharing."""
-    whole, short = (make(n, parameters, bits, stream) for _ in range(2))
-    names, seconds, shares = (
-        whole.terms.sites,
-        {"share": list[float](), "round": list[float](), "mask": list[float]()},
-        b"",
-    )
-    adverts = [one.advertise(names) for one in (whole, short)]
+    both = whole, short = make(n, parameters, bits, stream), make(n, parameters, bits, stream)
+    spent, names = Spent(), whole.terms.sites
+    adverts, _ = [one.advertise(names) for one in both]
+    sent = 0
     for name in names:
-        shares = timed(seconds["share"], partial(whole.sites[name].share, adverts[0]))
-        short.sites[name].share(adverts[1])
-        for one in (whole, short):
+        shares = spent.on("share", partial(whole.sites[name].share, adverts))
+        short.sites[name].share(adverts)
+        for one in both:
             one.coordinator.share(name, shares)
-    deliveries = whole.coordinator.deliveries()
-    short.coordinator.deliveries()
-    rng, plain, upload = np.random.default_rng(1), np.zeros(parameters, word(bits)), memoryview(b"")
-    room = bytearray(b"0" * (4 * parameters + 1000))
+        sent = len(adverts[0]) + len(shares) + 64 + 35 * n  # and the last two messages
+    deliveries, _ = [one.coordinator.deliveries() for one in both]
+    rng, plain, room = (
+        np.random.default_rng(1),
+        np.zeros(parameters, word(bits)),
+        bytearray(b"0" * (4 * parameters + 999)),
+    )
     vector = rng.standard_normal(parameters, dtype=np.float32) * np.float32(0.1)
     for name in names:
         work = partial(quantise, whole.terms, {"delta": vector}, 500, {}, rng.bytes(32), stream)
-        update = timed(seconds["round"], work)
-        for one in (whole, short):
+        update = spent.on("round", work)
+        for one in both:
             one.sites[name].receive(deliveries[name])
-        upload = timed(seconds["mask"], partial(fill, room, whole.sites[name].mask(update)))
         short.sites[name].mask(update)
-        plain += update.words
+        upload = spent.on("mask", partial(fill, room, whole.sites[name].mask(update)))
+        bare(spent)
         whole.coordinator.add(name, upload)
+        plain += update.words
         if name != names[-1]:
             short.coordinator.add(name, upload)
-    bare = raw()
-    unmasking = finish(whole, names)
-    mask_bits = 8 * word(bits).itemsize
-    if not np.array_equal(whole.coordinator._words << mask_bits - bits, plain << mask_bits - bits):
-        raise SystemExit("the sum is not the plain sum")
-    gone = finish(short, names[:-1]) if n - 1 >= short.terms.threshold else None
-    speed = n * parameters * word(bits).itemsize / statistics.median(seconds["mask"]) / 1e9
-    rest = len(adverts[0][0]) + len(shares) + 64 + 35 * n
-    row = {
-        "sites": n,
-        "parameters": parameters,
-        "site_share_s": statistics.median(seconds["share"][:TIMED]),
-        "site_round_s": statistics.median(seconds["round"][:TIMED]),
-        "site_mask_s": statistics.median(seconds["mask"]),
-        "unmask_s": unmasking,
-        "unmask_one_gone_s": gone,
-        "bytes_per_float": (len(upload) + rest) / parameters,
-        "mask_gb_s": speed,
-        **{f"{name}_gb_s": value for name, value in bare.items()},
-        **{f"mask_over_{name}": speed / value for name, value in bare.items()},
-    }
-    row = {
-        name: value if value is None or isinstance(value, int) else float(f"{value:.4g}") for name, value in row.items()
-    }
-    print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
-    return row
+        else:
+            sent += len(upload)
+    finish(spent, "unmask", whole, names, plain)
+    if n > threshold(n):
+        finish(spent, "unmask_one_gone", short, names[:-1], plain - update.words)
+    return row(n, parameters, n * parameters * word(bits).itemsize, sent, spent)
 
 
 def make(n: int, parameters: int, bits: int, stream: Keystream) -> Rehearsal:
@@ -129,44 +121,47 @@ def fill(room: bytearray, pieces: Iterable[bytes | memoryview]) -> memoryview:
     return memoryview(room)[:at]
 
 
-def finish(one: Rehearsal, names: tuple[str, ...]) -> float:
-    """Seconds from the last answer to the sum."""
-    consents = one.sign(names, one.coordinator.survivors())
-    for name in names:
-        one.coordinator.unmask(name, one.sites[name].unmask(consents))
-    spent: list[float] = []
-    timed(spent, one.coordinator.total)
-    return spent[0]
-
-
-def raw() -> dict[str, float]:
-    """GB/s of what could make masks, on one thread."""
-    room = memoryview(bytearray(CHUNK + TAG))
-    philox = np.random.Philox(1)
+def bare(spent: Spent) -> None:
+    """What could make masks, 4 MB at a time, on one thread."""
+    room, philox = memoryview(bytearray(CHUNK + TAG)), np.random.Philox(1)
     ways: dict[str, Callable[[], object]] = {
         **{name: partial(Keystream(name).fill(Key(bytes(32))), 0, room) for name in BACK_ENDS},
         "philox": lambda: philox.random_raw(CHUNK // 8),
         "secrets": lambda: secrets.token_bytes(CHUNK),
     }
-    speeds = {}
     for name, way in ways.items():
-        spent: list[float] = []
-        for _ in range(40):
-            timed(spent, partial(repeated, way, 8))
-        speeds[name] = 8 * CHUNK / statistics.median(spent) / 1e9
-    return speeds
+        spent.on(name, lambda: [way() for _ in range(16)])  # noqa: B023
 
 
-def repeated(work: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        work()
+def finish(spent: Spent, what: str, one: Rehearsal, names: tuple[str, ...], plain: np.ndarray) -> None:
+    """From the last answer to the sum."""
+    consents = one.sign(names, one.coordinator.survivors())
+    for name in names:
+        one.coordinator.unmask(name, one.sites[name].unmask(consents))
+    total = spent.on(what, one.coordinator.total)
+    if not np.array_equal(signed(total.words, one.terms.bits), signed(plain, one.terms.bits)):
+        raise SystemExit("the sum is not the plain sum")
 
 
-def timed(spent: list[float], work: Callable[[], T]) -> T:
-    start = time.perf_counter()
-    result = work()
-    spent.append(time.perf_counter() - start)
-    return result
+def row(n: int, parameters: int, masked: int, sent: int, spent: Spent) -> dict[str, float]:
+    """What is printed."""
+    steps = [name for name in ("share", "round", "mask", "unmask", "unmask_one_gone") if spent.walls[name]]
+    seconds = {f"{name}_s": median(spent.walls[name]) for name in steps}
+    seconds |= {f"{name}_cpu_s": median(spent.processor[name]) for name in steps}
+    speeds = {name: 16 * CHUNK / median(spent.processor[name]) / 1e9 for name in (*BACK_ENDS, "philox", "secrets")}
+    speed = masked / median(spent.processor["mask"]) / 1e9
+    facts = {
+        "sites": n,
+        "parameters": parameters,
+        **seconds,
+        "sent_bytes_per_float": sent / parameters,
+        "mask_gb_s": speed,
+        **{f"{name}_gb_s": value for name, value in speeds.items()},
+        **{f"mask_over_{name}": speed / value for name, value in speeds.items()},
+    }
+    short = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in facts.items()}
+    print("  ".join(f"{name} {value}" for name, value in short.items()), flush=True)
+    return short
 
 
 if __name__ == "__main__":

@@ -72,3 +72,12 @@ def test_only_the_least_form_of_an_element_is_a_share() -> None:
 def test_shares_of_no_secret_are_noticed() -> None:
     with pytest.raises(ValueError, match="do not belong together"):
         join({1: (PRIME - 1).to_bytes(SIZE)})
+
+
+def test_coefficients_are_drawn_from_the_whole_field_and_none_beyond() -> None:
+    """257 bits a draw; one that is not below the prime is thrown away, so that all elements are equally likely."""
+    draws = [(PRIME << 7).to_bytes(SIZE), b"\xff" * SIZE, ((PRIME - 1) << 7).to_bytes(SIZE), (5 << 7).to_bytes(SIZE)]
+    left = iter(draws)
+    (share,) = split(bytes(31) + b"\x09", 3, [10], lambda size: next(left))
+    assert int.from_bytes(share) == 9 + 10 * -1 % PRIME + 100 * 5
+    assert list(left) == []
