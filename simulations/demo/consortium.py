@@ -19,7 +19,7 @@ from server.command import control
 from server.flower import Refused, Unreachable
 from server.provision import Founding, provision
 
-PATIENCE = 60.0  # seconds until every site is connected
+PATIENCE = 120.0  # seconds until every site is connected
 GOODBYE = 10.0  # seconds that a supervisor gets to end its processes
 
 
