@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 from clients.finding import Finding, mend, ok
 from clients.sitefile import SiteFile, load_site_file
-from clients.sitefolder import open_site_folder
+from clients.sitefolder import check_joined, open_site_folder
 from clients.wayout import look_at_way
 from hansa.errors import UserError
 from hansa.identity import ends
@@ -52,6 +52,7 @@ def _findings(folder: Path) -> Iterator[Finding]:
     now = datetime.now(UTC)
     yield from look_at_versions()
     try:
+        check_joined(folder)
         file = load_site_file(folder / SITE_FILE)
     except UserError as error:
         yield from (mend(line) for line in error.problems)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clients.newest import Granted, granted
-from clients.sitefolder import open_site_folder
+from clients.sitefolder import KIT, open_site_folder
 from hansa.controlclient import Control, Unanswered
 from hansa.dial import way
 from hansa.errors import UserError
@@ -34,7 +34,6 @@ from hansa.startup import (
 )
 from hansa.swap import settle, swap
 
-KIT = "joining.kit"  # in the folder of a site that is not one yet
 OFTEN, SELDOM = 3.0, 15.0  # seconds between two questions
 PATIENT = 120.0  # seconds after which they become seldom
 STILL = 300.0  # seconds between two lines while nothing happens

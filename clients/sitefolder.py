@@ -26,6 +26,8 @@ from hansa.wire.rules import site_uri
 
 T = TypeVar("T")
 
+KIT = "joining.kit"  # in the folder of a site that is about to join
+
 
 @dataclass(frozen=True)
 class SiteFolder:
@@ -54,9 +56,20 @@ def open_site_folder(path: Path, now: datetime) -> SiteFolder:
         UserError: site.toml is wrong, a line a problem; or a key, a certificate or the roster is missing, was changed,
             is out of date or belongs to another site or consortium, in one line.
     """
+    check_joined(path)
     file, startup = load_site_file(path / SITE_FILE), read_startup(path, now)
     sign_key = _check_own(path, file.site.name, startup)
     return SiteFolder(path, file, startup, sign_key)
+
+
+def check_joined(path: Path) -> None:
+    """Whether a folder is not one in which somebody has only begun to join.
+
+    Raises:
+        UserError: it is.
+    """
+    if (path / KIT).exists() and not (path / SITE_FILE).exists():
+        raise UserError(f"{path}: {path.name} has not joined yet: go on with hansa site join {path / KIT} {path}")
 
 
 def _check_own(path: Path, name: str, startup: Startup) -> Ed25519PrivateKey:

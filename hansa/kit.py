@@ -5,8 +5,10 @@ is good once: the consortium's roster key has signed it. Whoever has the file ma
 messages repeat nothing of it.
 """
 
+import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,6 +27,7 @@ CONTEXT = b"hansa/invitation/1\n"  # signed with the invitation, so that no othe
 LARGEST = 65_536  # bytes of a kit
 DAYS = 7
 
+Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]  # Ed25519, 64 bytes in hex
 
 
@@ -32,8 +35,9 @@ class Invitation(Table):
     """Lets one site ask to join, once."""
 
     site: Name
-    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    nonce: Hex
     expires: AwareDatetime
+    consortium: Hex  # digest of what else its kit says: whoever changes that on its way is found out
 
     def to_bytes(self) -> bytes:
         """The canonical JSON, which is signed."""
@@ -66,17 +70,45 @@ class Kit(Table):
         """Who is invited."""
         return self.invited.invitation.site
 
+    @property
+    def digest(self) -> str:
+        """Of all but the invitation, in hex."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json", exclude={"invited"}))).hexdigest()
+
     def to_bytes(self) -> bytes:
         """The file."""
         return json.dumps(self.model_dump(mode="json"), indent=1).encode() + b"\n"
 
 
-def invite(site: str, key: bytes, now: datetime, days: int = DAYS) -> Signed:
-    """An invitation for a site, by a roster key (PEM), for so many days from now."""
+def invite(site: str, consortium: str, key: bytes, now: datetime, days: int = DAYS) -> Signed:
+    """An invitation for a site.
+
+    Args:
+        site: its name.
+        consortium: the digest of the kit.
+        key: the roster key, PEM.
+        now: with its zone.
+        days: for which it is good.
+    """
     expires = (now + timedelta(days=days)).replace(microsecond=0)
-    invitation = Invitation(site=site, nonce=secrets.token_hex(32), expires=expires)
+    invitation = Invitation(site=site, nonce=secrets.token_hex(32), expires=expires, consortium=consortium)
     signature = load_signing_key(key).sign(CONTEXT + invitation.to_bytes()).hex()
     return Signed(invitation=invitation, signature=signature)
+
+
+def make_kit(facts: Mapping[str, str], site: str, key: bytes, now: datetime, days: int = DAYS) -> Kit:
+    """A kit for a site.
+
+    Args:
+        facts: consortium, server, ca and roster_key.
+        site: its name.
+        key: the roster key's private half, PEM.
+        now: with its zone.
+        days: for which the invitation is good.
+    """
+    blank = invite(site, "0" * 64, key, now, days)
+    about = Kit.model_validate({"hansa_kit": 1, **facts, "invited": blank}).digest
+    return Kit.model_validate({"hansa_kit": 1, **facts, "invited": invite(site, about, key, now, days)})
 
 
 def read_kit(path: Path) -> Kit:
@@ -113,8 +145,8 @@ def parse_kit(data: bytes, where: str) -> Kit:
         raise UserError(f"{where}: no invitation kit, or cut short on its way; {again}") from None
     if not is_authority(kit.ca.encode()):
         raise UserError(f"{where}: the kit's ca is no certificate of an authority; {again}")
-    if not kit.invited.is_by(kit.roster_key):
-        raise UserError(f"{where}: changed on its way: the invitation is not signed by the kit's roster_key; {again}")
+    if not kit.invited.is_by(kit.roster_key) or kit.invited.invitation.consortium != kit.digest:
+        raise UserError(f"{where}: changed on its way: the kit's roster_key has not signed what it says; {again}")
     return kit
 
 

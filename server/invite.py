@@ -5,8 +5,7 @@ from pathlib import Path
 
 from hansa.errors import UserError
 from hansa.files import whole, write_private
-from hansa.kit import DAYS, Kit
-from hansa.kit import invite as make_invitation
+from hansa.kit import DAYS, make_kit
 from hansa.tables import A_NAME, is_name
 from server.consortium import Consortium, open_consortium
 from server.events import ALL
@@ -37,14 +36,13 @@ def invite(folder: Path, site: str, now: datetime, days: int = DAYS) -> list[str
         raise UserError(f"{folder}: its server has no public port ([consortium] gate); add a site by hansa provision")
     if not 1 <= days <= MOST_DAYS:
         raise UserError(f"--days {days}: must be between 1 and {MOST_DAYS}")
-    kit = Kit(
-        hansa_kit=1,
-        consortium=own.table.name,
-        server=own.table.server,
-        ca=own.authority.certificate.decode("ascii"),
-        roster_key=own.roster_public.decode("ascii").strip(),
-        invited=make_invitation(site, own.roster_key, now, days),
-    )
+    facts = {
+        "consortium": own.table.name,
+        "server": own.table.server,
+        "ca": own.authority.certificate.decode("ascii"),
+        "roster_key": own.roster_public.decode("ascii").strip(),
+    }
+    kit = make_kit(facts, site, own.roster_key, now, days)
     path = folder / INVITATIONS / f"{site}.kit"
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with whole(path) as temporary:

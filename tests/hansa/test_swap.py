@@ -1,6 +1,7 @@
 """Files replaced as one: after a crash at any moment all are old, or all are new."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,21 @@ def test_what_is_put_in_place_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_folder_in_which_nothing_was_cut_off_is_left_alone(tmp_path: Path) -> None:
     settle(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_that_replace_the_same_files_at_once_do_not_mix_them(tmp_path: Path) -> None:
+    """Ten swaps each by four threads; whoever reads under none of them finds a pair."""
+
+    def work(name: bytes) -> None:
+        for number in range(10):
+            swap(tmp_path, dict.fromkeys("ab", name + str(number).encode()))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in (b"w", b"x", b"y", b"z")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = contents(tmp_path)
+    assert found["a"] == found["b"]
+    assert found["a"][1:] == b"9"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", module.LOCK}

@@ -233,6 +233,15 @@ def proxy() -> Iterator[HttpProxy]:
     one.close()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def impatient() -> Iterator[None]:
+    """Sites ask every moment, so that a test does not wait for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("clients.joining.OFTEN", "clients.renewal.OFTEN"):
+            patch.setattr(name, 0.1)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HANSA_PROXY", raising=False)

@@ -23,6 +23,7 @@ from clients.sitefile import load_site_file
 from hansa import identity
 from hansa.identity import Credential
 from hansa.routes import CONTROL
+from server.provision import Founding, provision
 
 if TYPE_CHECKING:
     from tests.joining.conftest import Heart, HttpProxy, Relay
@@ -124,6 +125,23 @@ def test_a_name_that_is_not_known_is_told(site: Path, heart: "Heart") -> None:
     change(site, f"127.0.0.1:{heart.port}", "no-such-host.invalid:443")
     (line,) = way_out(site)
     assert line.startswith("mend  name: no-such-host.invalid is not known here; correct server in site.toml")
+
+
+def test_a_name_is_told_with_what_it_stands_for(site: Path, heart: "Heart") -> None:
+    change(site, f"127.0.0.1:{heart.port}", f"localhost:{heart.port}")
+    lines = way_out(site)
+    assert mends(lines) == []
+    assert lines[0].startswith("ok    name: localhost is ")
+
+
+def test_a_server_with_two_ports_is_looked_at_too(heart: "Heart", tmp_path: Path) -> None:
+    provision(tmp_path / "two", ["boston"], Founding(direct=True), datetime.now(UTC))
+    server, folder = tmp_path / "two" / "server", tmp_path / "two" / "sites" / "boston"
+    own = Credential((server / "tls.crt").read_bytes(), (server / "tls.key").read_bytes())
+    flower = answering(heart, tmp_path, own)
+    change(folder, ":9092", f":{flower.port}")
+    assert [line.partition(":")[0] for line in way_out(folder)] == ["ok    connection", "ok    TLS"]
+    flower.close()
 
 
 def test_through_a_proxy_all_is_well_and_a_wrong_password_is_told_without_it(

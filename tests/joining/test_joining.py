@@ -1,5 +1,6 @@
 """A site joins by its kit, through a real gate and control end; renews its certificate; and is put out again."""
 
+import asyncio
 import json
 import os
 import threading
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clients.forwarder import newest
+from clients.doctor import examine
+from clients.forwarder import keep_newest, newest
 from clients.joining import join
 from clients.newest import refresh_roster
 from clients.renewal import is_asked, renew
 from clients.sitefolder import open_site_folder
+from clients.up import up
 from hansa import identity
 from hansa.controlclient import Control, in_folder
 from hansa.dial import Way
@@ -126,7 +129,7 @@ def test_who_has_no_good_invitation_is_refused_and_that_is_on_record(
 
     invited = read_kit(heart.kit("oslo")).invited
     roster_key = (heart.folder / "consortium" / "roster.key").read_bytes()
-    old = make_invitation("oslo", roster_key, datetime.now(UTC) - timedelta(days=8))
+    old = make_invitation("oslo", "0" * 64, roster_key, datetime.now(UTC) - timedelta(days=8))
     signed = invited.model_dump(mode="json")
     signed["invitation"]["expires"] = "2999-01-01T00:00:00Z"
     provision(tmp_path / "heart", ["boston"], Founding(), datetime.now(UTC))
@@ -239,6 +242,41 @@ def test_a_site_that_was_founded_with_its_certificate_renews_it_too(heart: "Hear
     thread.join(LONG)
     assert not thread.is_alive()
     assert open_site_folder(site, datetime.now(UTC)).name == "boston"
+
+
+def test_site_up_takes_up_the_newest_roster_when_it_starts(heart: "Heart", tmp_path: Path) -> None:
+    """Its forwarder asks at once, then every hour; what goes wrong is said once."""
+    site = heart.joined("jena", tmp_path / "jena")
+    before = read_roster(site).edition
+    heart.joined("kiel", tmp_path / "kiel")
+    said: list[str] = []
+
+    async def a_while() -> None:
+        keeping = asyncio.create_task(keep_newest(site, "jena", control_of(heart, site), said.append))
+        while not said:
+            await asyncio.sleep(0.05)
+        keeping.cancel()
+
+    asyncio.run(asyncio.wait_for(a_while(), LONG))
+    assert read_roster(site).edition == before + 1
+    heart.revoke("jena")
+    said.clear()
+    asyncio.run(asyncio.wait_for(a_while(), LONG))
+    (line,) = said
+    assert line.startswith("the newest roster: ")
+    assert line.endswith("the certificate was revoked")
+
+
+def test_a_folder_whose_join_is_not_over_is_told(heart: "Heart", tmp_path: Path) -> None:
+    joining = heart.joining(tmp_path / "linz")
+    joining.start(heart.kit("linz"))
+    joining.until("waiting to be approved")
+    said: list[str] = []
+    mend = "linz has not joined yet: go on with hansa site join"
+    with pytest.raises(UserError, match=mend):
+        up(tmp_path / "linz", said.append)
+    assert not examine(tmp_path / "linz", said.append)
+    assert mend in said[-1]
 
 
 def test_a_folder_that_is_something_else_is_left_alone(heart: "Heart", tmp_path: Path) -> None:
