@@ -20,7 +20,6 @@ from server.callers import Caller
 from server.roles import ACTS
 
 WAITING = 64  # parts of an answer that wait for a slow reader before the work waits too
-BEAT = 15.0  # seconds after which a quiet answer shows that it is alive
 
 T = TypeVar("T", bound=Table)
 
@@ -91,7 +90,7 @@ class Answer:
 
     # in the event loop
 
-    async def next(self, seconds: float = BEAT) -> Mapping[str, Any] | Sent:
+    async def next(self, seconds: float) -> Mapping[str, Any] | Sent:
         """The next part; an empty one when there was none for a while."""
         try:
             async with asyncio.timeout(seconds):

@@ -16,14 +16,15 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -40,6 +41,7 @@ from server.serverfile import load_server_file
 from server.verbs import VERBS
 
 MOST = 64  # questions that are answered at once
+BEAT = 15.0  # seconds after which a quiet answer shows that it is alive
 LONGEST = 60.0  # seconds that the digest of a file may take
 CHUNK = 1 << 18  # bytes of a file that are sent at once
 JSON_LINES = "application/x-ndjson"
@@ -67,7 +69,10 @@ class Control:
             raise HTTPException(404)
         if self._busy >= MOST:
             return _lines([_error(["the server has too much to answer just now; try again"], 1)])
-        body = await _read(request, ACTS[verb].largest)
+        try:
+            body = await _read(request, ACTS[verb].largest)
+        except ClientDisconnect:
+            return Response(status_code=400)
         answer = Answer()
         ask = Ask(self.folder, caller, verb, body, answer, self.acts)
         self._busy += 1
@@ -131,7 +136,7 @@ class _Answering(Response):
             yield _line(part)
             if part.keys() & {"result", "error"}:
                 return
-            part = await self.answer.next()
+            part = await self.answer.next(BEAT)
 
 
 def _noted(ask: Ask, reason: str, lines: list[str], code: int) -> Mapping[str, Any]:
@@ -198,6 +203,32 @@ def _heads(sent: Sent) -> dict[str, str]:
     return {**length, "content-type": "application/octet-stream", SHA256: sent.sha256}
 
 
+@contextmanager
+def listening(folder: Path) -> Iterator[socket.socket]:
+    """The socket that the gate reaches, in a server's folder; only this user does, since only he reaches the folder."""
+    with at_socket(folder) as path, socket.socket(socket.AF_UNIX) as end:
+        Path(path).unlink(missing_ok=True)
+        end.bind(path)
+        os.chmod(path, 0o600)
+        end.listen(MOST)
+        yield end
+
+
+def settings(control: Control) -> uvicorn.Config:
+    """How uvicorn serves it."""
+    return uvicorn.Config(
+        control.app(),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+
+
 def serve(folder: Path) -> None:
     """Serves a server's folder until a signal ends it.
 
@@ -205,23 +236,8 @@ def serve(folder: Path) -> None:
         UserError: the folder is not in order.
     """
     load_server_file(folder / SERVER_FILE)
-    with at_socket(folder) as path, socket.socket(socket.AF_UNIX) as end:
-        Path(path).unlink(missing_ok=True)
-        os.umask(0o077)
-        end.bind(path)
-        end.listen(MOST)
-        config = uvicorn.Config(
-            Control(folder, VERBS).app(),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_level="warning",
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-        uvicorn.Server(config).run([end])
+    with listening(folder) as end:
+        uvicorn.Server(settings(Control(folder, VERBS))).run([end])
 
 
 if __name__ == "__main__":
