@@ -21,16 +21,17 @@ def packed(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
-def pack(words: Words, bits: int) -> bytes | memoryview:
+def pack(words: Words, bits: int) -> memoryview:
     """The lowest bits of some words; the words themselves where they are just as wide."""
     if bits == 8 * words.itemsize:
         return words.view("u1").data
     if bits == 24:
-        return words.view("u1").reshape(-1, 4)[:, :3].tobytes()
-    pairs = np.zeros((len(words) + 1) // 2, "<u8")  # of 20 bits
-    pairs |= words[0::2] & 0xFFFFF
-    pairs[: len(words) // 2] |= (words[1::2] & 0xFFFFF).astype("<u8") << 20
-    return pairs.view("u1").reshape(-1, 8)[:, :5].tobytes()[: packed(len(words), bits)]
+        return _cut(words, 3).data
+    pairs = np.pad(words, (0, len(words) % 2)).view(np.uint64)  # of 20 bits
+    joined = pairs >> np.uint64(12)
+    joined &= np.uint64(0xFFFFF << 20)
+    joined |= pairs & np.uint64(0xFFFFF)
+    return _cut(joined, 5).data[: packed(len(words), bits)]
 
 
 def unpack(data: memoryview, count: int, bits: int) -> Words:
@@ -39,14 +40,9 @@ def unpack(data: memoryview, count: int, bits: int) -> Words:
     if bits == 8 * dtype.itemsize:
         return np.frombuffer(data, dtype, count)
     if bits == 24:
-        words = np.zeros(count, dtype)
-        words.view("u1").reshape(-1, 4)[:, :3] = np.frombuffer(data, "u1", 3 * count).reshape(-1, 3)
-        return words
-    pairs = np.zeros(((count + 1) // 2, 8), "u1")  # of 20 bits
-    whole = count // 2
-    pairs[:whole, :5] = np.frombuffer(data, "u1", 5 * whole).reshape(-1, 5)
-    pairs[whole:, :3] = np.frombuffer(data, "u1", 3 * (count % 2), 5 * whole).reshape(-1, 3)
-    joined = pairs.view("<u8").reshape(-1)
+        return _widened(np.frombuffer(data, "u1", 3 * count), 3, dtype)
+    whole = np.frombuffer(data, "u1", packed(count, bits))  # of 20 bits
+    joined = _widened(np.pad(whole, (0, 2 * (count % 2))), 5, np.dtype("<u8"))
     words = np.empty(2 * len(joined), dtype)
     words[0::2], words[1::2] = joined & 0xFFFFF, joined >> 20
     return words[:count]
@@ -64,3 +60,20 @@ def signed(words: Words, bits: int) -> NDArray[np.signedinteger[Any]]:
     spare = 8 * words.itemsize - bits
     shifted: NDArray[np.signedinteger[Any]] = (words << words.dtype.type(spare)).view(dtype)
     return shifted >> dtype.type(spare)
+
+
+def _cut(words: Words, keep: int) -> NDArray[np.uint8]:
+    """The first bytes of each word: a column at a time, five times as fast as a copy of the slice."""
+    wide, narrow = words.view("u1").reshape(-1, words.itemsize), np.empty((len(words), keep), "u1")
+    for i in range(keep):
+        narrow[:, i] = wide[:, i]
+    return narrow.reshape(-1)
+
+
+def _widened(data: NDArray[np.uint8], kept: int, dtype: np.dtype[np.unsignedinteger[Any]]) -> Words:
+    """Words of which these are the first bytes."""
+    words, narrow = np.zeros(len(data) // kept, dtype), data.reshape(-1, kept)
+    wide = words.view("u1").reshape(-1, dtype.itemsize)
+    for i in range(kept):
+        wide[:, i] = narrow[:, i]
+    return words
