@@ -5,12 +5,13 @@ Nothing is taken on the server's word: the authority beside it has signed the ce
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hansa.controlclient import Control
 from hansa.errors import UserError
-from hansa.identity import certified_key, certifies, fingerprint, tls_public
+from hansa.identity import Credential, certified_key, certifies, fingerprint, flaw, tls_public
 from hansa.request import make_claim
 from hansa.roster import Roster, verified
 from hansa.startup import CA, ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, SIGN_KEY, TLS_CERTIFICATE, read, read_roster
@@ -50,6 +51,8 @@ def granted(folder: Path, site: str, tls_key: bytes, control: Control) -> Grante
         raise UserError("the server sent a certificate that the consortium's authority did not sign for this site")
     if certified_key(certificate) != tls_public(tls_key):
         return None  # it is the one before
+    if wrong := flaw(Credential(certificate, tls_key), read(folder, CA), datetime.now(UTC)):
+        raise UserError(f"the certificate that was granted {wrong}; nothing was replaced, so try again then")
     newest = _checked(folder, roster, signature)
     if (folder / ROSTER).exists() and read_roster(folder).edition > newest.edition:
         raise UserError(f"the server sent an older {ROSTER} than this site has; ask the consortium")

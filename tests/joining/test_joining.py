@@ -25,6 +25,7 @@ from hansa.kit import Signed, read_kit
 from hansa.kit import invite as make_invitation
 from hansa.request import make_request
 from hansa.startup import read_roster
+from server.approve import administrator_asks, approve
 from server.invite import invite
 from server.provision import Founding, provision
 
@@ -218,9 +219,6 @@ def test_a_certificate_that_was_granted_while_nobody_waited_is_fetched_by_site_u
 ) -> None:
     site = heart.joined("turin", tmp_path / "turin")
 
-    def ctrl_c(seconds: float) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr("clients.renewal.time.sleep", ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         renew(site, print)
@@ -231,6 +229,27 @@ def test_a_certificate_that_was_granted_while_nobody_waited_is_fetched_by_site_u
     assert (site / "tls.crt").read_bytes() != before
     assert open_site_folder(site, datetime.now(UTC)).roster == read_roster(heart.server)
     assert "renewed, good until" in said[0]
+
+
+def test_a_certificate_that_is_not_good_yet_replaces_none(
+    heart: "Heart", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The founder's clock is an hour ahead of the site's."""
+    site = heart.joined("ulm", tmp_path / "ulm")
+    monkeypatch.setattr("clients.renewal.time.sleep", ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        renew(site, print)
+    now = datetime.now(UTC)
+    asks = administrator_asks(heart.folder, now, print)
+    approve(heart.folder, ["ulm"], now + timedelta(hours=1), asks, lambda line: True, print)
+    with pytest.raises(UserError, match=r"begins on .*; set this machine's clock; nothing was replaced"):
+        newest(site, "ulm", control_of(heart, site), print)
+    assert is_asked(site)
+    assert open_site_folder(site, now).name == "ulm"
+
+
+def ctrl_c(seconds: float) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_site_that_was_founded_with_its_certificate_renews_it_too(heart: "Heart", tmp_path: Path) -> None:
