@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
-    load_pem_public_key,
     load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -86,32 +85,13 @@ def make_tls_key() -> bytes:
     return _private(ec.generate_private_key(ec.SECP256R1()))
 
 
-def make_csr(key: bytes, name: str) -> bytes:
-    """A request for a certificate of a TLS key's, PEM.
-
-    Raises:
-        ValueError: it is no P-256 key.
-    """
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    return x509.CertificateSigningRequestBuilder(subject).sign(_p256(key), hashes.SHA256()).public_bytes(Encoding.PEM)
-
-
-def requested_key(csr: bytes) -> str:
-    """The public key for which a certificate is requested (SPKI, PEM), by whoever has the private one.
-
-    Raises:
-        ValueError: it is no request, is not signed by its own key, or that is no P-256 key.
-    """
-    return _public(_requested(csr))
-
-
 def tls_public(key: bytes) -> str:
     """The public half of a TLS key (SPKI, PEM).
 
     Raises:
         ValueError: it is no P-256 key.
     """
-    return _spki(_p256(key))
+    return spki(p256(key).public_key())
 
 
 def certified_key(certificate: bytes) -> str:
@@ -123,7 +103,7 @@ def certified_key(certificate: bytes) -> str:
     key = x509.load_pem_x509_certificate(certificate).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("not a P-256 key")
-    return _public(key)
+    return spki(key)
 
 
 def certifies(certificate: bytes, authority: bytes, site: str) -> bool:
@@ -136,17 +116,6 @@ def certifies(certificate: bytes, authority: bytes, site: str) -> bool:
     return uris(certificate) == (site_uri(site),)
 
 
-def sign_site(authority: Credential, csr: bytes, site: str, now: datetime) -> bytes:
-    """A site's TLS certificate, PEM, for the key of a request. Nothing else of that is looked at: it is a stranger's.
-
-    Raises:
-        ValueError: see `requested_key`.
-    """
-    names = [x509.UniformResourceIdentifier(site_uri(site))]
-    made = _signed(authority, _requested(csr), site, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
-    return made.public_bytes(Encoding.PEM)
-
-
 def make_signing_key() -> KeyPair:
     """An Ed25519 key, PEM; the public half is its 32 bytes in hex."""
     key = Ed25519PrivateKey.generate()
@@ -156,7 +125,7 @@ def make_signing_key() -> KeyPair:
 def make_node_key() -> KeyPair:
     """A P-256 key by which Flower knows a site's node: the private half as OpenSSH has it, the public one SPKI, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return KeyPair(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), _spki(key))
+    return KeyPair(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), spki(key.public_key()))
 
 
 def signing_public(key: Ed25519PrivateKey) -> str:
@@ -173,19 +142,7 @@ def node_public(private: bytes) -> str:
     key = load_ssh_private_key(private, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("not a P-256 key")
-    return _spki(key)
-
-
-def node_proven(public: str, signature: str, data: bytes) -> bool:
-    """Whether a signature (ECDSA, DER in hex) is by a node key: SPKI, PEM, as `node_public` writes it."""
-    try:
-        key = load_pem_public_key(public.encode())
-        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1" or _public(key) != public:
-            return False
-        key.verify(bytes.fromhex(signature), data, ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
-        return False
-    return True
+    return spki(key.public_key())
 
 
 def load_signing_key(private: bytes) -> Ed25519PrivateKey:
@@ -266,18 +223,7 @@ def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
     return tuple(names.value.get_values_for_type(x509.UniformResourceIdentifier))
 
 
-def _leaf(
-    authority: Credential,
-    name: str,
-    names: Sequence[x509.GeneralName],
-    purpose: x509.ObjectIdentifier,
-    now: datetime,
-) -> Credential:
-    key = ec.generate_private_key(ec.SECP256R1())
-    return _credential(_signed(authority, key.public_key(), name, names, purpose, now), key)
-
-
-def _signed(
+def sign_leaf(
     authority: Credential,
     key: ec.EllipticCurvePublicKey,
     name: str,
@@ -285,6 +231,11 @@ def _signed(
     purpose: x509.ObjectIdentifier,
     now: datetime,
 ) -> x509.Certificate:
+    """A leaf for somebody's key, signed by an authority.
+
+    Raises:
+        ValueError: the authority's key is none.
+    """
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -298,27 +249,35 @@ def _signed(
     builder = _builder(subject, issuer.subject, key, now, min(now + LEAF_VALID, issuer.not_valid_after_utc))
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
-    return builder.sign(_p256(authority.key), hashes.SHA256())
+    return builder.sign(p256(authority.key), hashes.SHA256())
 
 
-def _requested(csr: bytes) -> ec.EllipticCurvePublicKey:
-    try:
-        request = x509.load_pem_x509_csr(csr)
-        key = request.public_key()
-        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
-            raise ValueError("not a P-256 key")
-        if not request.is_signature_valid:
-            raise ValueError("not signed by its own key")
-    except (UnsupportedAlgorithm, InvalidSignature) as error:
-        raise ValueError("of no form that is known") from error
-    return key
+def p256(key: bytes) -> ec.EllipticCurvePrivateKey:
+    """A P-256 key from its PEM.
 
-
-def _p256(key: bytes) -> ec.EllipticCurvePrivateKey:
+    Raises:
+        ValueError: it is none.
+    """
     found = load_pem_private_key(key, password=None)
     if not isinstance(found, ec.EllipticCurvePrivateKey):
         raise ValueError("not a P-256 key")
     return found
+
+
+def spki(key: ec.EllipticCurvePublicKey) -> str:
+    """A public key: SPKI, PEM."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def _leaf(
+    authority: Credential,
+    name: str,
+    names: Sequence[x509.GeneralName],
+    purpose: x509.ObjectIdentifier,
+    now: datetime,
+) -> Credential:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return _credential(sign_leaf(authority, key.public_key(), name, names, purpose, now), key)
 
 
 def _builder(
@@ -340,11 +299,3 @@ def _credential(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _spki(key: ec.EllipticCurvePrivateKey) -> str:
-    return _public(key.public_key())
-
-
-def _public(key: ec.EllipticCurvePublicKey) -> str:
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()

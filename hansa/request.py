@@ -4,19 +4,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated
 
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_private_key
 from pydantic import Field, ValidationError
 
-from hansa.identity import (
-    load_signing_key,
-    make_csr,
-    node_proven,
-    node_public,
-    requested_key,
-    signing_public,
-)
+from hansa.csr import make_csr, requested_key
+from hansa.identity import load_signing_key, node_public, signing_public, spki
 from hansa.kit import Signature, Signed, canonical, signed_by
 from hansa.roster import Fingerprint, Member, PublicKey
 from hansa.startup import NODE_KEY, SIGN_KEY, TLS_KEY
@@ -73,7 +68,7 @@ class Request(Table):
         except ValueError:
             raise Unsound("csr", "the request for a certificate is none, or not signed by its own P-256 key") from None
         said = CONTEXT + canonical(self.model_dump(mode="json", exclude={"proof", "node_proof"}))
-        if not signed_by(self.sign, self.proof, said) or not node_proven(self.node, self.node_proof, said):
+        if not signed_by(self.sign, self.proof, said) or not _node_proven(self.node, self.node_proof, said):
             raise Unsound("proof", "the request is not signed by the keys that it names")
         if (self.invited is None) == (self.present is None):
             raise Unsound("form", "a request is either by an invitation, or follows a certificate")
@@ -139,3 +134,15 @@ def make_request(
     said = CONTEXT + canonical(facts)
     proofs = {"proof": sign.sign(said).hex(), "node_proof": node.sign(said, ec.ECDSA(hashes.SHA256())).hex()}
     return Request.model_validate(facts | proofs)
+
+
+def _node_proven(public: str, signature: str, data: bytes) -> bool:
+    """Whether a signature (ECDSA, DER in hex) is by a node key: SPKI, PEM, as `node_public` writes it."""
+    try:
+        key = load_pem_public_key(public.encode())
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1" or spki(key) != public:
+            return False
+        key.verify(bytes.fromhex(signature), data, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        return False
+    return True

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hansa.controlclient import Unanswered
+from hansa.csr import sign_site
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
-from hansa.identity import fingerprint, sign_site
+from hansa.identity import fingerprint
 from hansa.request import Request, Unsound, read_request
 from hansa.roster import Member, Roster, sign
 from hansa.startup import ROSTER, ROSTER_SIGNATURE, SERVER_FILE, read

@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hansa.csr import requested_key
 from hansa.errors import UserError
 from hansa.files import write_atomically
-from hansa.identity import certified_key, fingerprint, requested_key
+from hansa.identity import certified_key, fingerprint
 from hansa.processes import only_one
 from hansa.request import Claim, Request, Unsound, read_request
 from hansa.roster import Member, Roster
