@@ -22,6 +22,8 @@ class Past:
     run: str
     purpose: str
     opened: tuple[int, int, int] = (0, 0, 0)  # epoch, round, attempt: the newest for which it made keys
+    asked: tuple[str, ...] = ()  # the sites of that attempt
+    threshold: int = 0  # and its threshold
     answered: int = 0  # the newest round whose sum it helped to open
 
 
@@ -37,28 +39,32 @@ class Expected:
 def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Past) -> Terms:
     """The server's terms, if this site agrees to them.
 
+    A new attempt at a round asks no other sites and has no lower threshold: of the sites that open either sum more than
+    a third are the same then, and the honest ones open one.
+
     Raises:
-        Refused: it does not.
+        Refused: it does not agree.
     """
     try:
         terms = Terms.from_bytes(data)
     except (Malformed, UserError) as error:
         raise Refused("advertise", None, str(error)) from error
     n, strangers = len(terms.sites), [name for name in terms.sites if not roster.member(name)]
-    least = max(threshold(n), expected.sites, LEAST_SITES)
+    again = terms.round == past.opened[1]
+    others = sorted(set(terms.sites) - set(past.asked)) if again else []
+    least = max(threshold(n), expected.sites, LEAST_SITES, past.threshold if again else 0)
     parts = {part.name: Part(part.size, part.weight) for part in terms.parts}
     rules = [
         (terms.run == past.run, f"terms of run {terms.run}, here is {past.run}"),
         (terms.purpose == past.purpose, f"terms of a round to {terms.purpose}, where it is to {past.purpose}"),
         (terms.mark > past.opened, "terms of an attempt that was made before, or is older"),
+        (terms.round >= past.opened[1], f"a round before {past.opened[1]}, which this site has begun"),
+        (not others, f"a new attempt at this round that asks others: {', '.join(others)}"),
         (terms.round > past.answered, f"this site has helped to open round {past.answered} already"),
         (terms.roster == roster_digest(roster), "terms with another roster than this site's"),
         (not strangers, f"sites that are not in the roster: {', '.join(strangers)}"),
         (site in terms.sites, "terms without this site"),
-        (
-            terms.threshold >= least,
-            f"a threshold of {terms.threshold} of {n} sites, where this site wants {least} or more",
-        ),
+        (terms.threshold >= least, f"a threshold of {terms.threshold} of {n} sites, of which {least} are needed here"),
         (terms.model == expected.model, "terms with another global model than the one that came"),
         (parts == dict(expected.parts), "terms with other parts than the strategy's"),
     ]

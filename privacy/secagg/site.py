@@ -85,12 +85,13 @@ class Site:
     def advertise(self) -> bytes:
         """Makes keys, and signs them together with the terms. `past` is new afterwards."""
         with self._step("advertise", "share"):
-            self.past, held = replace(self.past, opened=self.terms.mark), self._held
+            terms, held = self.terms, self._held
+            self.past = replace(self.past, opened=terms.mark, asked=terms.sites, threshold=terms.threshold)
             held.channel_key, held.mask_key, held.seed = (self._random(32) for _ in range(3))
-            commitment = keys.commitment(self.terms.digest, self._me, held.seed)
+            commitment = keys.commitment(terms.digest, self._me, held.seed)
             public = keys.public(held.channel_key), keys.public(held.mask_key)
             unsigned = Advert(self._me, *public, commitment, bytes(64))
-            held.advert = replace(unsigned, signature=self._key.sign(unsigned.signed(self.terms.digest)))
+            held.advert = replace(unsigned, signature=self._key.sign(unsigned.signed(terms.digest)))
             return held.advert.to_bytes()
 
     def share(self, adverts: Sequence[bytes]) -> bytes:

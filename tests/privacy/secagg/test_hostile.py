@@ -108,9 +108,9 @@ def unchecked(terms: Terms, **changes: Any) -> bytes:
         (make_terms(model=b"x" * 32), "another global model than the one that came"),
         (make_terms(sites=(*NAMES, "wismar"), threshold=5), "sites that are not in the roster: wismar"),
         (make_terms(sites=NAMES[1:], threshold=5), "terms without this site"),
-        (make_terms(threshold=4), "a threshold of 4 of 6 sites, where this site wants 5 or more"),
-        (make_terms(sites=NAMES[:2], threshold=2), "a threshold of 2 of 2 sites, where this site wants 3 or more"),
-        (make_terms(sites=NAMES[:1], threshold=1), "a threshold of 1 of 1 sites, where this site wants 3 or more"),
+        (make_terms(threshold=4), "a threshold of 4 of 6 sites, of which 5 are needed here"),
+        (make_terms(sites=NAMES[:2], threshold=2), "a threshold of 2 of 2 sites, of which 3 are needed here"),
+        (make_terms(sites=NAMES[:1], threshold=1), "a threshold of 1 of 1 sites, of which 3 are needed here"),
         (make_terms(parts=(Segment("delta", 7, "uniform", 1.0, 9),)), "other parts than the strategy's"),
         (make_terms(parts=(Segment("delta", 6, "examples", 1.0, 9),)), "other parts than the strategy's"),
         (unchecked(make_terms(), threshold=7), "a threshold of 7 of 6 sites"),
@@ -127,9 +127,9 @@ def test_terms_that_a_site_cannot_agree_to(terms: Terms | bytes, match: str) -> 
 
 def test_a_site_s_own_floor_holds() -> None:
     """Whoever survives, five of six could: a site that wants six says so before it sends anything."""
-    refused("a threshold of 5 of 6 sites, where this site wants 6", make_site, make_terms(), floor=6)
+    refused("a threshold of 5 of 6 sites, of which 6 are needed here", make_site, make_terms(), floor=6)
     make_site(make_terms(threshold=6), floor=6)
-    refused("wants 3 or more", make_site, make_terms(sites=NAMES[:2], threshold=2), floor=1)
+    refused("of which 3 are needed here", make_site, make_terms(sites=NAMES[:2], threshold=2), floor=1)
 
 
 @pytest.mark.parametrize(
@@ -139,23 +139,34 @@ def test_a_site_s_own_floor_holds() -> None:
         Past("run", "train", (1, 5, 2)),
         Past("run", "train", (1, 6, 0)),
         Past("run", "train", (2, 1, 1)),
+        Past("run", "train", (0, 6, 1)),
         Past("run", "train", (1, 4, 9), answered=5),
         Past("run", "train", (0, 9, 9), answered=9),
     ],
 )
 def test_no_attempt_is_made_twice_and_no_round_opened_twice(past: Past) -> None:
     """Replays: the same attempt, an older one, an older epoch, and a new attempt at a round that was opened."""
-    refused("made before|has helped to open", make_site, make_terms(), past=past)
+    refused("made before|has helped to open|a round before", make_site, make_terms(), past=past)
 
 
 def test_what_a_site_remembers_grows_before_its_bytes_leave() -> None:
     attempt = Attempt("unmask")
     site = attempt.sites["bergen"]
-    assert site.past == Past("run", "train", (1, 5, 1), answered=0)
+    assert site.past == Past("run", "train", (1, 5, 1), NAMES, 5, answered=0)
     site.unmask(attempt.consents)
-    assert site.past == Past("run", "train", (1, 5, 1), answered=5)
+    assert site.past == Past("run", "train", (1, 5, 1), NAMES, 5, answered=5)
     refused("has helped to open round 5 already", make_site, make_terms(attempt=2), past=site.past)
     make_site(make_terms(round=6), past=site.past)
+
+
+def test_a_new_attempt_asks_no_other_sites_and_has_no_lower_threshold() -> None:
+    """Else those that did not open the first sum could open a second one, of few sites less than the first."""
+    past = Past("run", "train", (1, 5, 1), NAMES[:5], 5)
+    make_site(make_terms(attempt=2, sites=NAMES[:5], threshold=5), past=past)
+    fewer = make_terms(attempt=2, sites=NAMES[:4])
+    refused("a threshold of 3 of 4 sites, of which 5 are needed here", make_site, fewer, past=past)
+    refused("a new attempt at this round that asks others: visby", make_site, make_terms(epoch=2, attempt=1), past=past)
+    make_site(make_terms(round=6), past=past)
 
 
 # Keys
