@@ -26,6 +26,7 @@ from hansa.identity import make_authority, make_server
 from hansa.routes import FLEET
 from hansa.splice import CHUNK, LIMIT, Stream, carry_on, splice
 from hansa.startup import CA, SITE_FILE, TLS_CERTIFICATE, TLS_KEY
+from hansa.swap import settle
 
 HOST = "127.0.0.1"
 LOCAL_CA, LOCAL_PAIR = "run/forwarder-ca.crt", "run/forwarder.pem"
@@ -180,6 +181,7 @@ async def serve(folder: Path, node: int, session: int) -> None:
         OSError: a port is taken.
     """
     file = load_site_file(folder / SITE_FILE)
+    settle(folder)  # the one before may have been killed in the middle of a change
     forwarder = Forwarder(folder, way(file), say)
     servers = [server.serve_forever() for server in await forwarder.listen(node, session)]
     await asyncio.gather(*servers, keep_newest(folder, file.site.name, in_folder(forwarder.way, folder), say))

@@ -32,6 +32,7 @@ from starlette.types import Receive, Scope, Send
 from hansa.errors import RunFailed, UserError
 from hansa.roles import Role
 from hansa.startup import SERVER_FILE
+from hansa.swap import settle
 from server.acts import Acts
 from server.asking import Answer, Ask, Denied, Gone, Handler, Sent
 from server.callers import Caller
