@@ -237,6 +237,7 @@ def serve(folder: Path) -> None:
         UserError: the folder is not in order.
     """
     load_server_file(folder / SERVER_FILE)
+    settle(folder)  # the one before may have been killed in the middle of a change
     with listening(folder) as end:
         uvicorn.Server(settings(Control(folder, VERBS))).run([end])
 

@@ -23,6 +23,7 @@ from hansa.processes import only_one
 from hansa.request import Claim, Request, Unsound, read_request
 from hansa.roster import Member, Roster
 from hansa.startup import ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, read, read_roster
+from hansa.swap import settle
 from hansa.tables import Table
 
 REQUESTS, INVITATIONS, CERTIFICATES = "requests", "invitations", "certificates"
@@ -191,6 +192,7 @@ def alone(folder: Path) -> Iterator[None]:
     with only_one(folder / ".enrolment.lock", "the server is busy with another request; try again", PATIENCE):
         for name in (REQUESTS, INVITATIONS, CERTIFICATES):
             (folder / name).mkdir(mode=0o700, exist_ok=True)
+        settle(folder)
         yield
 
 

@@ -1,6 +1,7 @@
 """From an invitation to a member, and out again: the server's half and the founder's, with no network between them."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -301,6 +302,28 @@ def test_what_was_approved_while_the_server_was_away_is_told_later(heart: Consor
     heart.approve()
     assert heart.comes_in(heart.collected()) == "bern"
     assert read_roster(heart.folder / "consortium").edition == heart.roster.edition == 2
+
+
+def test_a_publication_that_was_cut_off_between_two_files_is_ended_by_the_next_one(
+    heart: Consortium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed when the new roster has its name and the signature has not."""
+    enrol(heart.server, body(make_request("bern", KEYS, heart.invited())), NOW)
+    rename, signature = os.replace, heart.server / "roster.sig"
+
+    def dying(source: Path, target: Path) -> None:
+        if target == signature:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dying)
+        with pytest.raises(KeyboardInterrupt):
+            heart.approve()
+    with pytest.raises(UserError, match="its signature"):
+        read_roster(heart.server)
+    assert publish(heart.server, published(heart) | {"certificates": {}}) == {"edition": 2}
+    assert heart.comes_in(heart.collected()) == "bern"
 
 
 def test_a_founder_s_old_folder_does_not_overrule_the_server(heart: Consortium, tmp_path: Path) -> None:
