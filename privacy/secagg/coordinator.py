@@ -6,6 +6,7 @@ are left. It draws nothing at random: the same messages give the same state.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from privacy.secagg.total import Total
 
 M = TypeVar("M", bound=Message)
 STEP = CHUNK // 4  # numbers of an upload that are unpacked at once
+BATCH = 1024  # masks taken off in one pass: a hundred lost sites of a thousand leave 90,000
 
 
 class Coordinator:
@@ -118,15 +120,22 @@ class Coordinator:
     def total(self) -> Total:
         """Closes the last step: takes the masks off, and says what the sum is. The attempt is over with it."""
         self._close("unmask", self._seeds, None)
-        masks = [keys.self_mask(self._seed(number), self._session, -1) for number in sorted(self._added)]
-        masks += [mask for number in self._lost() for mask in self._pairs(number)]
-        self._stream.add(self._scalars, [(mask.scalars, mask.sign) for mask in masks])
-        self._stream.add(self._words, [(mask.bulk, mask.sign) for mask in masks])
+        left = self._masks()
+        while masks := list(islice(left, BATCH)):
+            self._stream.add(self._scalars, [(mask.scalars, mask.sign) for mask in masks])
+            self._stream.add(self._words, [(mask.bulk, mask.sign) for mask in masks])
         return Total(self.terms, tuple(self.terms.sites[n] for n in sorted(self._added)), self._words, self._scalars)
 
     def _lost(self) -> list[int]:
         """Sites whose masks are in the sum, but not their updates."""
         return sorted(self._shares.keys() - self._added)
+
+    def _masks(self) -> Iterator[Mask]:
+        """What takes the masks off the sum."""
+        for number in sorted(self._added):
+            yield keys.self_mask(self._seed(number), self._session, -1)
+        for number in self._lost():
+            yield from self._pairs(number)
 
     def _seed(self, number: int) -> bytes:
         right = self._adverts[number].commitment

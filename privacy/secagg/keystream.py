@@ -42,11 +42,6 @@ class Mask:
     scalars: Key
     sign: int  # 1: added, -1: subtracted
 
-    @property
-    def taken_off(self) -> "Mask":
-        """The mask that undoes this one."""
-        return Mask(self.bulk, self.scalars, -self.sign)
-
 
 def _ctr(key: Key) -> Fill:
     cipher = algorithms.AES(key.secret)

@@ -134,8 +134,9 @@ def test_a_value_that_is_not_finite_is_named(bad: float, index: int) -> None:
     values = np.zeros(70_001, np.float32)
     values[index] = bad
     terms = make_terms(Segment("p", 70_001, "uniform", 1.0, 100))
-    with pytest.raises(NotSummable, match=rf"part 'p' has {bad} at {index}$"):
-        quantise(terms, {"p": values}, 1, {"loss": np.zeros(2, np.int64)}, COINS, Keystream())
+    for threads in (1, 2):
+        with pytest.raises(NotSummable, match=rf"part 'p' has {bad} at {index}$"):
+            quantise(terms, {"p": values}, 1, {"loss": np.zeros(2, np.int64)}, COINS, Keystream("ctr", threads))
 
 
 @pytest.mark.parametrize(
