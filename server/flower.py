@@ -37,15 +37,15 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
 
-from hansa.errors import UserError
+from hansa.errors import RunFailed, UserError
 from server.launch import APP, Launch, read_launch, write_launch
 
 
-class Unreachable(ConnectionError):
+class Unreachable(RunFailed):
     """No SuperLink answers."""
 
 
-class Refused(RuntimeError):
+class Refused(RunFailed):
     """The SuperLink does not do what it was asked."""
 
     def __init__(self, error: FlowerError) -> None:
@@ -176,7 +176,9 @@ def _telling() -> Iterator[None]:
         said = FlowerError.from_json(error.response.text) or FlowerError(0, str(error))
         raise Refused(said) from error
     except httpx.TransportError as error:
-        raise Unreachable(str(error)) from error
+        raise Unreachable(
+            f"Flower's server does not answer ({error}); see superlink.log in the server's logs"
+        ) from error
 
 
 @contextmanager
