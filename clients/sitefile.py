@@ -1,32 +1,19 @@
 """site.toml: what a site allows, where its rows are, what it computes on. The site writes it and has the last word."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from clients.bounds import BoundsTable
 from clients.datatable import DataTable
 from hansa.address import Dialled
 from hansa.config import checked
 from hansa.document import Document
-from hansa.endfile import FlowerTable
+from hansa.endfile import Digest, FlowerTable
 from hansa.proxy import ProxyUrl
 from hansa.tables import A_NAME, Device, Name, Table
-from hansa.words import shown
-
-A_DIGEST = "the digest of an app, as `hansa digest APP` prints it"
-
-
-def _digest(value: str) -> str:
-    if not re.fullmatch("sha256:[0-9a-f]{64}", value):
-        raise ValueError(f"must be {A_DIGEST}; got {shown(value)}")
-    return value
-
-
-Digest = Annotated[str, AfterValidator(_digest)]
 
 
 class SiteTable(Table):

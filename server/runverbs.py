@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field
 from rich.console import Console
 
-from hansa.appfiles import unpacked
+from hansa.appfiles import app_digest, unpacked
 from hansa.console import say
 from hansa.errors import UserError
+from hansa.startup import SERVER_FILE
 from hansa.tables import A_NAME, Name, Table
 from server import command
 from server.appcheck import check_app
@@ -19,6 +20,7 @@ from server.launch import read_launch
 from server.owners import owner
 from server.results import described, results
 from server.roles import ACTS
+from server.serverfile import load_server_file
 from server.store import DONE, FILE, Store
 
 WIDTH = 200  # characters of a line that rich would wrap
@@ -72,6 +74,7 @@ def run(ask: Ask) -> Mapping[str, Any]:
     ask.subject = said.run
     files = unpacked(said.files)
     check_app(files, Path("app"))
+    _check_allowed(ask, app_digest(files))
     command.home_of_new(ask.folder, said.run)
     ask.permit()
     out = console(ask)
@@ -139,6 +142,18 @@ def _followed(ask: Ask, out: Console, name: str, detach: bool, events: int) -> M
     if command.follow(ask.folder, name, out, detach, events, ask.answer.wait):
         say(out, f"model and metrics: hansa fetch {name}")
     return {}
+
+
+def _check_allowed(ask: Ask, digest: str) -> None:
+    """Whether an app may run at this server: it is code.
+
+    Raises:
+        Denied: it may not.
+    """
+    allowed = load_server_file(ask.folder / SERVER_FILE).apps.allowed
+    if allowed is not None and digest not in allowed:
+        line = f"the server does not allow this app: its operator must list {digest} in [apps] allowed of {SERVER_FILE}"
+        raise Denied("app_not_allowed", line)
 
 
 def _check_own(ask: Ask, name: str) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from hansa.address import Dialled, Host, Listens, as_ip, is_loopback, join, split
 from hansa.config import checked
 from hansa.document import Document
-from hansa.endfile import FlowerTable
+from hansa.endfile import Digest, FlowerTable
 from hansa.tables import Table
 from hansa.wire.rules import HEARTBEAT, MISSED, ORPHAN_AFTER
 
@@ -78,6 +78,12 @@ class RunsTable(Table):
         return self
 
 
+class AppsTable(Table):
+    """[apps]: whose code may run at the server when it is sent from elsewhere."""
+
+    allowed: tuple[Digest, ...] | None = None  # None: that of any researcher
+
+
 @dataclass(frozen=True)
 class ServerFile:
     """The checked tables of a server.toml."""
@@ -85,6 +91,7 @@ class ServerFile:
     folder: Path  # what it stands in
     server: ServerTable
     runs: RunsTable
+    apps: AppsTable
     flower: FlowerTable
 
 
@@ -94,5 +101,5 @@ def load_server_file(path: Path) -> ServerFile:
     Raises:
         UserError: a line a problem, in the order of the file.
     """
-    owners = {"server": ServerTable, "runs": RunsTable, "flower": FlowerTable}
+    owners = {"server": ServerTable, "runs": RunsTable, "apps": AppsTable, "flower": FlowerTable}
     return ServerFile(folder=path.parent, **checked(Document(path), owners))

@@ -1,5 +1,6 @@
-"""Who may do what: every cell of the table, against a gate and a control end that run as processes."""
+"""Who may do what: every cell of the table in docs/roles.md, against a gate and a control end that run as processes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,22 +17,11 @@ if TYPE_CHECKING:
     from tests.control.conftest import Heart
 
 WHO = {"researcher": "ann", "auditor": "bob", "administrator": "eve", "site": "boston", "nobody": None}
-TABLE = """
-    status   researcher auditor administrator
-    logs     researcher auditor administrator
-    run      researcher
-    resume   researcher
-    stop     researcher administrator
-    fetch    researcher
-    audit    auditor administrator
-    requests administrator
-    publish  administrator
-    roster   site
-    renew    site
-    collect  site nobody
-    enrol    nobody
-"""
-MAY = {line.split()[0]: line.split()[1:] for line in TABLE.strip().splitlines()}
+TABLE = Path(__file__).parents[2] / "docs" / "roles.md"
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.read_text().splitlines() if line[:2] == "| "]
+ROLES = ROWS[0][1:]
+MAY = {verb: [role for role, cell in zip(ROLES, cells, strict=True) if cell] for verb, *cells in ROWS[1:]}
+OWN = {(verb, role) for verb, *cells in ROWS[1:] for role, cell in zip(ROLES, cells, strict=True) if cell == "own runs"}
 BODY: dict[str, dict[str, Any]] = {
     "logs": {"run": "table"},
     "run": {"run": "new", "files": {}},
@@ -42,7 +32,8 @@ BODY: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_table_is_the_code_s_and_each_act_is_done_by_somebody() -> None:
+def test_the_table_of_the_docs_is_the_code_s_and_each_act_is_done_by_somebody() -> None:
+    assert {(verb, role) for verb, act in ACTS.items() for role in act.own} == OWN
     assert {verb: sorted(act.who) for verb, act in ACTS.items()} == {verb: sorted(who) for verb, who in MAY.items()}
     assert ACTS.keys() == VERBS.keys()
     assert {role.value for role in Role} == WHO.keys()

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hansa.appfiles import LARGEST, MOST_FILES, app_files, packed, unpacked
+from hansa.appfiles import LARGEST, MOST_FILES, app_digest, app_files, packed, unpacked
 from hansa.cli import main
 from hansa.errors import RunFailed, UserError
 from hansa.roles import Role
@@ -140,6 +140,20 @@ def test_an_app_that_is_sent_is_checked_before_anything_is_made_of_it(heart: "He
             sent(run)
     assert {line["outcome"] for line in heart.acts()} == {"refused"}
     assert not (heart.server / "runs").exists()
+
+
+def test_a_server_runs_only_what_its_own_file_allows_if_that_says_so(heart: "Heart") -> None:
+    digest, file = app_digest(APP), heart.server / "server.toml"
+    said = {"run": "r1", "files": packed(APP)}
+    for allowed, line in (
+        ([], rf"list {digest} in \[apps\] allowed of server.toml"),
+        ([digest], "no server runs on it"),
+    ):
+        text = file.read_text().partition("\n[apps]")[0]
+        file.write_text(f"{text}\n[apps]\nallowed = {json.dumps(allowed)}\n")
+        with pytest.raises(UserError, match=line):
+            heart.ask("ann", "run", said)
+    assert [line["reason"] for line in heart.acts()] == ["app_not_allowed", ""]
 
 
 def test_a_name_that_is_taken_is_not_taken_again(heart: "Heart") -> None:

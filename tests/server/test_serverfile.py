@@ -64,7 +64,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("[runs]\norphan_after = 14", ["[runs]: orphan_after must be at least 3 times heartbeat; got 14"]),
     # [flower], and tables
     ("[flower]\ntelemetry = 0", ["[flower] telemetry: must be true or false; got 0"]),
-    ("[sever]", ["[sever]: unknown table; did you mean [server]? (tables: server, runs, flower)"]),
+    ("[sever]", ["[sever]: unknown table; did you mean [server]? (tables: server, runs, apps, flower)"]),
     (
         "[runs]\nheartbeat = 'x'\n[server]\nflower = ''",
         ['[runs] heartbeat: must be a number; got "x"', f'[server] flower: must be {ADDRESS}; got ""'],
