@@ -41,7 +41,7 @@ from server.roles import ACTS
 from server.serverfile import load_server_file
 from server.verbs import VERBS
 
-MOST = 64  # questions that are answered at once
+MOST = 256  # questions that are answered at once; by one certificate, the gate lets fewer in
 BEAT = 15.0  # seconds after which a quiet answer shows that it is alive
 LONGEST = 60.0  # seconds that the digest of a file may take
 CHUNK = 1 << 18  # bytes of a file that are sent at once
@@ -67,7 +67,7 @@ class Control:
     async def _serve(self, request: Request) -> Response:
         caller, verb = _caller(request), request.path_params["verb"]
         if verb not in ACTS:
-            raise HTTPException(404)
+            raise HTTPException(404, "no such act here; update hansa at the server")
         if self._busy >= MOST:
             return _lines([_error(["the server has too much to answer just now; try again"], 1)])
         try:
@@ -164,13 +164,13 @@ async def _read(request: Request, largest: int) -> dict[str, Any]:
     async for data in request.stream():
         taken += data
         if len(taken) > largest:
-            raise HTTPException(413)
+            raise HTTPException(413, "a question that is too long")
     try:
         body = json.loads(taken, parse_constant=_no_number)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
-        raise HTTPException(400)
+        raise HTTPException(400, "no question that this server can read; update hansa at both ends")
     return body
 
 

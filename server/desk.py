@@ -31,7 +31,8 @@ SOCKET = "control.sock"
 IDLE = 60.0  # seconds; a quiet answer shows every fifteen that it is alive
 ASKING = 300.0  # seconds in which a question must have come whole
 STRANGER = 30.0  # seconds that all takes with who shows no certificate
-STRANGERS, AT_ONCE = 32, 8  # connections at once: of all strangers together, by one certificate
+STRANGERS = 64  # connections at once of all strangers together
+AT_ONCE = 8  # by one certificate, or of strangers from one address
 WORD = 5.0  # seconds in which who is turned away is told why
 
 _PASSED = re.compile(rb"content-type|content-length")
@@ -84,7 +85,7 @@ class Desk:
         self.callers = Callers(folder)
         self.contexts = contexts(folder, lambda line: note("gate", line), required=False)
         self.contexts.get()  # what is wrong from the start is told at the start
-        self._now: Counter[str] = Counter()  # connections by certificate; of strangers under ""
+        self._now: Counter[str] = Counter()  # connections by certificate; of strangers by address, and under ""
 
     async def __call__(self, raw: Stream, first: bytes, caller: str) -> None:
         """Serves one connection.
@@ -109,11 +110,12 @@ class Desk:
             self.note(caller, str(refusal))
 
     async def _serve(self, end: Stream, who: Caller, certificate: bytes, caller: str) -> None:
-        if self._now[who.certificate] >= (AT_ONCE if who.certificate else STRANGERS):
+        by = [who.certificate] if who.certificate else [caller, ""]
+        if self._now[by[0]] >= AT_ONCE or (self._now[""] >= STRANGERS and not who.certificate):
             self.note(caller, f"{who}: too many questions at once")
             await _turn_away(end, "too many questions at once; try again")
             return
-        self._now[who.certificate] += 1
+        self._now.update(by)
         try:
             sieve = RequestFilter(rules(who))
             with at_socket(self.folder) as path:
@@ -127,8 +129,7 @@ class Desk:
                 _limit(sieve, who),
             )
         finally:
-            self._now[who.certificate] -= 1
-            self._now += Counter()  # forgets who has none
+            self._now -= Counter(by)  # forgets who has none
 
 
 def _limit(sieve: RequestFilter, who: Caller) -> Callable[[], Awaitable[bool]]:

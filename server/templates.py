@@ -24,8 +24,8 @@ max_duration = 604800    # of one start of a run, after which it fails
 # Whether a run whose process died goes on by itself; else by hansa run --resume.
 auto_resume = true
 
-# An app is code, and a part of it runs here too. If only some apps may, when a researcher sends them from elsewhere, list
-# what `hansa digest APP` prints of them.
+# An app is code, and a part of it runs here too. If only some may that researchers send from elsewhere, list what
+# `hansa digest APP` prints of them.
 #[apps]
 #allowed = ["sha256:..."]
 

@@ -295,6 +295,24 @@ def test_of_one_certificate_so_many_questions_are_answered_at_once(here: Start) 
     heart.ask("ann", "status")
 
 
+def test_a_stranger_s_address_does_not_take_all_places(here: Start) -> None:
+    heart = here(enrol=fine, status=fine)
+    with contextlib.ExitStack() as held:
+        ends = [held.enter_context(tls(heart, None)) for _ in range(AT_ONCE)]
+        for end in ends:
+            end.sendall(b"POST /v1/control/enrol HTTP/1.1\r\n")
+
+        def refused() -> bool:
+            with contextlib.suppress(UserError):
+                heart.ask(None, "enrol")
+                return False
+            return True
+
+        until(refused)
+        heart.ask("ann", "status")
+    until(lambda: not refused())
+
+
 def test_strangers_do_not_fill_the_record(here: Start) -> None:
     def refuses(ask: Ask) -> dict[str, Any]:
         raise Denied("forged", "no")
