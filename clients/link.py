@@ -199,7 +199,7 @@ class Link:
             PlanOver: the server no longer offers a vector.
             UserError: the disk is full.
         """
-        beside = [blob for blob in plan.vectors if len(blob.data) != blob.size]
+        beside = [blob for blob in plan.vectors if blob.sha256]
         files = {blob.name: self._fetch(blob) for blob in beside}
         if beside:
             self._vectors.keep({blob.sha256 for blob in beside})

@@ -336,12 +336,12 @@ class Links:
 
     def _uploaded(self, site: str, result: Result, size: int) -> Path | bytes | None:
         """What a result brings, complete: in itself, or before it and beside the session."""
-        said = result.upload
-        if len(said.data) == size:
-            return said.data or None
+        said, data = result.upload, result.upload.data  # which is copied at each look
+        if len(data) == size:
+            return data or None
         upload = self._spool.upload(result.plan, site)
-        if said.data or upload is None:
-            raise BadUpload(f"an upload of {len(said.data)} bytes where the plan asks for {size}")
+        if data or upload is None:
+            raise BadUpload(f"an upload of {len(data)} bytes where the plan asks for {size}")
         upload.seal(said.sha256, said.size)
         return upload.path
 

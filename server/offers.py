@@ -19,10 +19,10 @@ class Offers:
         """Adds a plan's vectors (contiguous bytes), and says how to ask for them; small ones are in the answer."""
         if sum(v.nbytes for v in vectors.values()) <= rules.INLINE:
             return [Blob(name=n, size=v.nbytes, data=bytes(v)) for n, v in vectors.items()]
-        blobs = [Blob(name=n, sha256=hashlib.sha256(v).digest(), size=v.nbytes) for n, v in vectors.items()]
+        hashes = {n: hashlib.sha256(v).digest() if v.nbytes else b"" for n, v in vectors.items()}
         with self._lock:
-            self._plans[plan] = {blob.sha256: vectors[blob.name] for blob in blobs}
-        return blobs
+            self._plans[plan] = {hashes[n]: v for n, v in vectors.items() if v.nbytes}
+        return [Blob(name=n, sha256=hashes[n], size=v.nbytes) for n, v in vectors.items()]
 
     def retire(self, plan: str) -> None:
         """Lets a plan's vectors go, those that another plan offers too excepted."""
