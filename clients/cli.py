@@ -8,11 +8,15 @@ import typer
 
 def digest(
     app: Annotated[Path, typer.Argument(help="The app's folder: task.py, federation.toml and what else it has.")],
+    files: Annotated[bool, typer.Option("--files", help="Name the files first that may run or be read there.")] = False,
 ) -> None:
     """Print an app's digest, by which a site allows it in its site.toml."""
-    from hansa.appfiles import app_digest, app_files
+    from hansa.appfiles import FEDERATION, app_digest, app_files
 
-    typer.echo(app_digest(app_files(app)))
+    found = app_files(app)
+    for name in sorted(found) if files else []:
+        typer.echo(f"{name}: {len(found[name]):,} bytes{', not in the digest' if name == FEDERATION else ''}")
+    typer.echo(app_digest(found))
 
 
 HERE = Path()
@@ -27,7 +31,7 @@ def _commands() -> None:
 
 @site.command("up")
 def site_up(
-    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="What hansa provision made for the site.")] = HERE,
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
 ) -> None:
     """Run the site: until Ctrl-C or SIGTERM."""
     from clients.up import up

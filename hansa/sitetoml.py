@@ -2,6 +2,10 @@
 
 import json
 
+SESSION = """\
+# Where the sessions go; left out, the server says so in its invitation.
+#session = "fl.example.org:9093"
+"""
 EXAMPLE = '#proxy = "http://user:password@proxy:3128"'
 
 SITE_TOML = """\
@@ -10,9 +14,7 @@ SITE_TOML = """\
 [site]
 name = "%(name)s"
 server = "%(server)s"
-# Where the sessions go; left out, the server says so in its invitation.
-#session = "fl.example.org:9093"
-
+%(session)s
 [network]
 gate = %(gate)s             # true: server is the server's public port, by which everything goes
 %(proxy)s    # on the way to it; or by the variable HANSA_PROXY
@@ -61,4 +63,11 @@ def site_toml(name: str, server: str, gate: bool = False, proxy: str | None = No
     """
     # A TOML text in double quotes escapes as JSON does.
     line = EXAMPLE if proxy is None else f"proxy = {json.dumps(proxy)}"
-    return (SITE_TOML % {"name": name, "server": server, "gate": str(gate).lower(), "proxy": line}).encode()
+    said = {
+        "name": name,
+        "server": server,
+        "session": "" if gate else SESSION,
+        "gate": str(gate).lower(),
+        "proxy": line,
+    }
+    return (SITE_TOML % said).encode()

@@ -141,6 +141,11 @@ def test_a_pyproject_without_flower_s_table_is_no_mistake(content: bytes) -> Non
 def test_the_command_prints_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["digest", str(write(tmp_path / "heart", APP))]) == 0
     assert capsys.readouterr().out == f"{app_digest(APP)}\n"
+    assert main(["digest", "--files", str(tmp_path / "heart")]) == 0
+    *named, last = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in named] == sorted(APP)
+    assert [line.split(":")[0] for line in named if line.endswith(", not in the digest")] == ["federation.toml"]
+    assert last == app_digest(APP)
     assert main(["digest", str(tmp_path / "nowhere")]) == 2
     line = f"error: {tmp_path}/nowhere: no app; give the folder that holds its task and federation.toml\n"
     assert capsys.readouterr().err == line
