@@ -23,7 +23,7 @@ def founded(names: Iterable[str], random: Callable[[int], bytes]) -> tuple[Roste
     """A roster of some sites, and the keys by which they sign."""
     keys = {name: Ed25519PrivateKey.from_private_bytes(random(32)) for name in sorted(names)}
     none = f"sha256:{bytes(32).hex()}"
-    members = tuple(Member(name=n, tls=none, sign=signing_public(key), node="") for n, key in keys.items())
+    members = tuple(Member(name=n, tls=none, sign=signing_public(key), nodes=(n,)) for n, key in keys.items())
     return Roster(consortium="rehearsal", edition=1, ca=none, sites=members), keys
 
 
