@@ -109,7 +109,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
     provision(tmp_path / "fed", ["east"], Founding(), datetime.now(UTC))
     folder = tmp_path / "fed" / "server"
     file = folder / "server.toml"
-    file.write_text(re.sub("(?m)^(flower|session) = .*", r'\1 = "127.0.0.1:0"', file.read_text()))
+    file.write_text(re.sub("(?m)^(public|flower|session) = .*", r'\1 = "127.0.0.1:0"', file.read_text()))
     with (tmp_path / "up.log").open("wb") as log:
         up = subprocess.Popen([sys.executable, "-c", START, "server", "up", str(folder)], stdout=log, stderr=log)
     try:

@@ -132,7 +132,7 @@ class Up:
 def folder(tmp_path: Path) -> Path:
     provision(tmp_path / "fed", ["east", "west"], Founding(), datetime.now(UTC))
     file = tmp_path / "fed" / "server" / "server.toml"
-    file.write_text(re.sub("(?m)^(flower|session) = .*", r'\1 = "127.0.0.1:0"', file.read_text()))
+    file.write_text(re.sub("(?m)^(public|flower|session) = .*", r'\1 = "127.0.0.1:0"', file.read_text()))
     return file.parent
 
 
