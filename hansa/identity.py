@@ -100,7 +100,7 @@ def certified_key(certificate: bytes) -> str:
     Raises:
         ValueError: it is none.
     """
-    key = x509.load_pem_x509_certificate(certificate).public_key()
+    key = _loaded(certificate).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("not a P-256 key")
     return spki(key)
@@ -109,8 +109,8 @@ def certified_key(certificate: bytes) -> str:
 def certifies(certificate: bytes, authority: bytes, site: str) -> bool:
     """Whether an authority (PEM) has signed a certificate that says of somebody to be this site, and nothing else."""
     try:
-        found = x509.load_pem_x509_certificate(certificate)
-        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+        found = _loaded(certificate)
+        found.verify_directly_issued_by(_loaded(authority))
     except (InvalidSignature, ValueError, TypeError):
         return False
     return uris(certificate) == (site_uri(site),)
@@ -159,14 +159,14 @@ def load_signing_key(private: bytes) -> Ed25519PrivateKey:
 
 def fingerprint(certificate: bytes) -> str:
     """`sha256:` and the digest of a PEM certificate's DER, in hex."""
-    der = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
+    der = _loaded(certificate).public_bytes(Encoding.DER)
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
 
 
 def is_authority(certificate: bytes) -> bool:
     """Whether it is a PEM certificate that may sign others."""
     try:
-        found = x509.load_pem_x509_certificate(certificate).extensions
+        found = _loaded(certificate).extensions
         return found.get_extension_for_class(x509.BasicConstraints).value.ca
     except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
         return False
@@ -174,17 +174,17 @@ def is_authority(certificate: bytes) -> bool:
 
 def ends(certificate: bytes) -> datetime:
     """Until when a PEM certificate is good."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return _loaded(certificate).not_valid_after_utc
 
 
 def uris(certificate: bytes) -> tuple[str, ...]:
     """The URIs that a PEM certificate names as its subject's."""
-    return _uris(x509.load_pem_x509_certificate(certificate))
+    return _uris(_loaded(certificate))
 
 
 def hosts(certificate: bytes) -> list[str]:
     """The names and IP addresses of a server that a PEM certificate is good for, those of the gate's routes aside."""
-    names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    names = _loaded(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     ips = [str(ip) for ip in names.value.get_values_for_type(x509.IPAddress)]
     return [name for name in names.value.get_values_for_type(x509.DNSName) if name not in routes.NAMES] + ips
 
@@ -200,9 +200,9 @@ def flaw(credential: Credential, authority: bytes, now: datetime) -> str | None:
     Raises:
         ValueError: one of the three is no certificate or key.
     """
-    certificate = x509.load_pem_x509_certificate(credential.certificate)
+    certificate = _loaded(credential.certificate)
     try:
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+        certificate.verify_directly_issued_by(_loaded(authority))
     except (InvalidSignature, ValueError, TypeError):
         return "was not signed by the authority beside it"
     key = load_pem_private_key(credential.key, password=None)
@@ -213,6 +213,18 @@ def flaw(credential: Credential, authority: bytes, now: datetime) -> str | None:
     if now < certificate.not_valid_before_utc:
         return f"begins on {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; set this machine's clock"
     return None
+
+
+def _loaded(certificate: bytes) -> x509.Certificate:
+    """A certificate from its PEM.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(certificate)
+    except x509.InvalidVersion as error:  # which is no ValueError
+        raise ValueError(str(error)) from error
 
 
 def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -236,7 +248,7 @@ def sign_leaf(
     Raises:
         ValueError: the authority's key is none.
     """
-    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    issuer = _loaded(authority.certificate)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     extensions = [
