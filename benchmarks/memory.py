@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,11 @@ class NoFlower:
 
     def __init__(self, folder: Path, sites: list[str]) -> None:
         self.file, self.sites, self.declined = folder / INVITATIONS, sites, dict[str, str]()
+        self.busy = dict[str, list[str]]()
 
-    def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
+    def look(
+        self, sites: Collection[str], present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]
+    ) -> None:
         if not self.file.exists():
             said = {site: {**invitation(site, node), "node": node} for node, site in enumerate(self.sites, 1)}
             write_atomically(self.file, json.dumps(said).encode())

@@ -6,6 +6,8 @@ import signal
 import tempfile
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,17 +18,19 @@ from flwr.clientapp import ClientApp
 
 from clients.audit import Audit
 from clients.child import Child, ChildFailed
-from clients.dial import SESSIONS
+from clients.dial import NODE, SESSIONS
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
 from clients.policy import Refused, admit, check_federation, check_protection
 from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.errors import UserError
-from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
+from hansa.processes import only_one
+from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY, numbered
 from hansa.tables import is_name
+from hansa.wire.rules import HERE
 
-PASSING = {"here", "run", "epoch"}  # why a site was turned away that would be welcome when it is invited again
+PASSING = {HERE, "run", "epoch"}  # why a site was turned away that would be welcome when it is invited again
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
 
 DELIVERED = "HANSA_DELIVERED"  # where `clients.entry` says into which folder Flower has unpacked the app
@@ -95,12 +99,32 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
             audit.append(run, "refused", code=refused.code)
             say(f"run {run} refused: {refused.detail}")
             return Answer(str(refused), refused.code)
-        audit.append(run, "admitted", app=digest, epoch=int(invitation["epoch"]))
-        say(f"run {run}: {folder.name} takes part")
-        answer = _participant(folder, app_folder, run, invitation, node)
-        audit.append(run, "ended", line=answer.line)
+        try:
+            with _alone(folder.path, run):
+                audit.append(run, "admitted", app=digest, epoch=int(invitation["epoch"]))
+                say(f"run {run}: {folder.name} takes part")
+                answer = _participant(folder, app_folder, run, invitation, node)
+                audit.append(run, "ended", line=answer.line)
+        except _Twice:
+            answer = Answer(f"the site takes part in run {run} already, by another of its nodes", HERE)
         say(f"run {run}: {answer.line}")
         return answer
+
+
+class _Twice(Exception):
+    """A site cannot take part twice."""
+
+
+@contextmanager
+def _alone(folder: Path, run: str) -> Iterator[None]:
+    """To be held by the one of a site's nodes that takes part in a run."""
+    (locks := folder / "run" / "runs").mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(only_one(locks / f"{run}.lock", ""))
+        except UserError:
+            raise _Twice from None
+        yield
 
 
 def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> Answer:
@@ -111,10 +135,11 @@ def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str,
         return Invitation(address, run, int(told["epoch"]), node, layout, strategy, str(told["token"]))
 
     def start() -> Child:
-        return Child(app_folder, folder.path, run, folder.path / "logs" / "training.log")
+        return Child(app_folder, folder.path, run, folder.path / "logs" / log)
 
     (folder.path / "logs").mkdir(exist_ok=True)
     spool = folder.path / "spool" / run
+    log = numbered("training.log", int(os.environ.get(NODE, 1)))
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     try:

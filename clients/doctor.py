@@ -23,7 +23,7 @@ from clients.sitefolder import check_joined, open_site_folder
 from clients.wayout import look_at_way
 from hansa.errors import UserError
 from hansa.identity import ends
-from hansa.startup import NODE_KEY, SIGN_KEY, SITE_FILE, SOON, TLS_CERTIFICATE, TLS_KEY
+from hansa.startup import SIGN_KEY, SITE_FILE, SOON, TLS_CERTIFICATE, TLS_KEY
 
 DISTRIBUTION = "hansa"
 SHOWN = ("torch", "flwr")  # whose versions are shown; all are looked at
@@ -68,8 +68,7 @@ def _findings(folder: Path) -> Iterator[Finding]:
 
 def look_at_keys(folder: Path, now: datetime) -> Iterator[Finding]:
     """The folder's files, whether they fit together, and how long they are good."""
-    for name in (TLS_KEY, SIGN_KEY, NODE_KEY):
-        path = folder / name
+    for path in (folder / TLS_KEY, folder / SIGN_KEY, *sorted(folder.glob("node*.key"))):
         if path.exists() and path.stat().st_mode & 0o077:
             yield mend(f"{path}: others may read this key; chmod 600 {path}, and renew if somebody has")
     try:

@@ -14,6 +14,7 @@ from clients.sitefolder import KIT, open_site_folder
 from hansa.controlclient import Control, Unanswered
 from hansa.dial import way
 from hansa.errors import UserError
+from hansa.files import write_private
 from hansa.folders import made, write_folder
 from hansa.identity import make_node_key, make_signing_key, make_tls_key
 from hansa.kit import Kit, read_kit
@@ -22,7 +23,6 @@ from hansa.request import make_request
 from hansa.sitetoml import site_toml
 from hansa.startup import (
     CA,
-    NODE_KEY,
     ROSTER,
     ROSTER_KEY,
     ROSTER_SIGNATURE,
@@ -30,6 +30,7 @@ from hansa.startup import (
     SITE_FILE,
     TLS_CERTIFICATE,
     TLS_KEY,
+    node_keys,
     read,
 )
 from hansa.swap import settle, swap
@@ -58,7 +59,7 @@ def join(kit: Path, folder: Path | None, proxy: str | None, say: Say) -> None:
     folder = folder or Path(invited.site)
     road = way(invited.server, by)
     _begin(folder, invited)
-    keys = {name: read(folder, name) for name in (TLS_KEY, SIGN_KEY, NODE_KEY)}
+    keys = {name: read(folder, name) for name in (TLS_KEY, SIGN_KEY, *node_keys(invited.nodes))}
     control = Control(road, folder / CA)
     request = make_request(invited.site, keys, invited.invited)
     control.ask("enrol", request.model_dump(mode="json"), say)
@@ -92,13 +93,17 @@ def _begin(folder: Path, kit: Kit) -> None:
         before = read_kit(folder / KIT)
         if (before.site, before.roster_key, before.ca) != (kit.site, kit.roster_key, kit.ca):
             raise UserError(f"{folder}: {before.site} was about to join {before.consortium} there; give another folder")
+        for name in node_keys(kit.nodes):  # a later kit may be for more nodes
+            if not (folder / name).exists():
+                write_private(folder / name, make_node_key().private)
         return
     if folder.exists():
         raise UserError(f"{folder}: is there, and nobody began to join in it; give a new folder")
     with made(folder) as new:
         files = {CA: kit.ca.encode(), ROSTER_KEY: f"{kit.roster_key}\n".encode(), TLS_KEY: make_tls_key()}
-        keys = {SIGN_KEY: make_signing_key().private, NODE_KEY: make_node_key().private}
-        write_folder(new, {**files, **keys, KIT: kit.to_bytes()})
+        keys = {SIGN_KEY: make_signing_key(), **{name: make_node_key() for name in node_keys(kit.nodes)}}
+        private = {name: key.private for name, key in keys.items()}
+        write_folder(new, {**files, **private, KIT: kit.to_bytes()})
 
 
 def _wait(folder: Path, site: str, control: Control, say: Say) -> Granted:

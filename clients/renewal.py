@@ -18,7 +18,7 @@ from hansa.errors import UserError
 from hansa.folders import made, write_folder
 from hansa.identity import ends, fingerprint, make_tls_key
 from hansa.request import make_request
-from hansa.startup import NODE_KEY, ROSTER, ROSTER_SIGNATURE, SIGN_KEY, TLS_CERTIFICATE, TLS_KEY, read
+from hansa.startup import ROSTER, ROSTER_SIGNATURE, SIGN_KEY, TLS_CERTIFICATE, TLS_KEY, read
 from hansa.swap import swap
 
 RENEWAL = "renewal"  # the folder of the new key
@@ -45,7 +45,7 @@ def renew(path: Path, say: Say) -> None:
     if not is_asked(path):
         with made(path / RENEWAL) as new:
             write_folder(new, {TLS_KEY: make_tls_key()})
-    keys = {TLS_KEY: new_key(path), SIGN_KEY: read(path, SIGN_KEY), NODE_KEY: read(path, NODE_KEY)}
+    keys = {TLS_KEY: new_key(path), **{name: read(path, name) for name in (SIGN_KEY, *site.node_keys)}}
     if not fetch(path, site.name, control, say):
         request = make_request(site.name, keys, present=fingerprint(site.startup.tls.certificate))
         control.ask("renew", request.model_dump(mode="json"), say)

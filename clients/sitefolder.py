@@ -13,12 +13,12 @@ from hansa.errors import UserError
 from hansa.identity import fingerprint, load_signing_key, node_public, signing_public, uris
 from hansa.roster import Roster
 from hansa.startup import (
-    NODE_KEY,
     ROSTER,
     SIGN_KEY,
     SITE_FILE,
     TLS_CERTIFICATE,
     Startup,
+    node_keys,
     read,
     read_startup,
 )
@@ -42,6 +42,12 @@ class SiteFolder:
     def name(self) -> str:
         """The site's."""
         return self.file.site.name
+
+    @property
+    def node_keys(self) -> list[str]:
+        """The files of its nodes' keys."""
+        member = self.roster.member(self.name)
+        return node_keys(len(member.nodes)) if member else []
 
     @property
     def roster(self) -> Roster:
@@ -83,8 +89,9 @@ def _check_own(path: Path, name: str, startup: Startup) -> Ed25519PrivateKey:
     sign_key = _parsed(load_signing_key, read(path, SIGN_KEY))
     if sign_key is None or signing_public(sign_key) != member.sign:
         raise _foreign(path, SIGN_KEY, name)
-    if _parsed(node_public, read(path, NODE_KEY)) != member.node:
-        raise _foreign(path, NODE_KEY, name)
+    for file, node in zip(node_keys(len(member.nodes)), member.nodes, strict=True):
+        if _parsed(node_public, read(path, file)) != node:
+            raise _foreign(path, file, name)
     return sign_key
 
 

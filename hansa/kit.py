@@ -20,7 +20,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from hansa.address import Dialled
 from hansa.errors import UserError
 from hansa.identity import is_authority, load_signing_key
-from hansa.roster import PublicKey
+from hansa.roster import MOST_NODES, PublicKey
 from hansa.tables import Name, Table
 
 CONTEXT = b"hansa/invitation/1\n"  # signed with the invitation, so that no other signature of the key can stand for it
@@ -36,6 +36,7 @@ class Invitation(Table):
 
     site: Name
     nonce: Hex
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True)]  # that the site is to have
     expires: AwareDatetime
     consortium: Hex  # digest of what else its kit says: whoever changes that on its way is found out
 
@@ -71,6 +72,11 @@ class Kit(Table):
         return self.invited.invitation.site
 
     @property
+    def nodes(self) -> int:
+        """How many the site is to have."""
+        return self.invited.invitation.nodes
+
+    @property
     def digest(self) -> str:
         """Of all but the invitation, in hex."""
         return hashlib.sha256(canonical(self.model_dump(mode="json", exclude={"invited"}))).hexdigest()
@@ -80,7 +86,7 @@ class Kit(Table):
         return json.dumps(self.model_dump(mode="json"), indent=1).encode() + b"\n"
 
 
-def invite(site: str, consortium: str, key: bytes, now: datetime, days: int = DAYS) -> Signed:
+def invite(site: str, consortium: str, key: bytes, now: datetime, days: int = DAYS, nodes: int = 1) -> Signed:
     """An invitation for a site.
 
     Args:
@@ -89,14 +95,15 @@ def invite(site: str, consortium: str, key: bytes, now: datetime, days: int = DA
         key: the roster key, PEM.
         now: with its zone.
         days: for which it is good.
+        nodes: that the site is to have.
     """
     expires = (now + timedelta(days=days)).replace(microsecond=0)
-    invitation = Invitation(site=site, nonce=secrets.token_hex(32), expires=expires, consortium=consortium)
+    invitation = Invitation(site=site, nonce=secrets.token_hex(32), nodes=nodes, expires=expires, consortium=consortium)
     signature = load_signing_key(key).sign(CONTEXT + invitation.to_bytes()).hex()
     return Signed(invitation=invitation, signature=signature)
 
 
-def make_kit(facts: Mapping[str, str], site: str, key: bytes, now: datetime, days: int = DAYS) -> Kit:
+def make_kit(facts: Mapping[str, str], site: str, key: bytes, now: datetime, days: int = DAYS, nodes: int = 1) -> Kit:
     """A kit for a site.
 
     Args:
@@ -105,10 +112,11 @@ def make_kit(facts: Mapping[str, str], site: str, key: bytes, now: datetime, day
         key: the roster key's private half, PEM.
         now: with its zone.
         days: for which the invitation is good.
+        nodes: that the site is to have.
     """
     blank = invite(site, "0" * 64, key, now, days)
     about = Kit.model_validate({"hansa_kit": 1, **facts, "invited": blank}).digest
-    return Kit.model_validate({"hansa_kit": 1, **facts, "invited": invite(site, about, key, now, days)})
+    return Kit.model_validate({"hansa_kit": 1, **facts, "invited": invite(site, about, key, now, days, nodes)})
 
 
 def read_kit(path: Path) -> Kit:

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from hansa.csr import make_csr, requested_key
 from hansa.identity import load_signing_key, node_public, signing_public, spki
 from hansa.kit import Signature, Signed, canonical, signed_by
-from hansa.roster import Fingerprint, Member, PublicKey
-from hansa.startup import NODE_KEY, SIGN_KEY, TLS_KEY
+from hansa.roster import MOST_NODES, Fingerprint, Member, Nodes, PublicKey
+from hansa.startup import SIGN_KEY, TLS_KEY
 from hansa.tables import Name, Table
 
 CONTEXT, CLAIM_CONTEXT = b"hansa/request/1\n", b"hansa/claim/1\n"
@@ -28,23 +28,26 @@ class Unsound(Exception):
         self.code = code
 
 
+NodeProof = Annotated[str, Field(pattern=r"^[0-9a-f]{16,160}$")]  # ECDSA, DER in hex
+
+
 class Request(Table):
     """A site asks to join (with an invitation), or for its next certificate (without)."""
 
     site: Name
     csr: Annotated[str, Field(max_length=4096)]  # PEM: of it, only the public key counts
     sign: PublicKey
-    node: Annotated[str, Field(max_length=1024)]  # SPKI, PEM
+    nodes: Nodes
     invited: Signed | None = None
     present: Fingerprint | None = None  # of the certificate that the next one is to follow: so no request serves twice
     proof: Signature  # of all above, by the signing key
-    node_proof: Annotated[str, Field(pattern=r"^[0-9a-f]{16,160}$")]  # the same, by the node key: ECDSA, DER in hex
+    node_proofs: Annotated[tuple[NodeProof, ...], Field(max_length=MOST_NODES)]  # the same, by each node key
 
     @property
     def keys(self) -> str:
         """A digest of the site's name and keys, in hex."""
         return hashlib.sha256(
-            canonical([self.site, requested_key(self.csr.encode()), self.sign, self.node])
+            canonical([self.site, requested_key(self.csr.encode()), self.sign, self.nodes])
         ).hexdigest()
 
     @property
@@ -54,8 +57,8 @@ class Request(Table):
 
     def follows(self, member: Member | None) -> bool:
         """Whether it is a member's, by the keys and the certificate that the roster has."""
-        own = (self.site, self.sign, self.node, self.present)
-        return member is not None and own == (member.name, member.sign, member.node, member.tls)
+        own = (self.site, self.sign, self.nodes, self.present)
+        return member is not None and own == (member.name, member.sign, member.nodes, member.tls)
 
     def check(self) -> None:
         """Checks all that can be told without knowing the consortium.
@@ -67,13 +70,22 @@ class Request(Table):
             requested_key(self.csr.encode())
         except ValueError:
             raise Unsound("csr", "the request for a certificate is none, or not signed by its own P-256 key") from None
-        said = CONTEXT + canonical(self.model_dump(mode="json", exclude={"proof", "node_proof"}))
-        if not signed_by(self.sign, self.proof, said) or not _node_proven(self.node, self.node_proof, said):
+        said = CONTEXT + canonical(self.model_dump(mode="json", exclude={"proof", "node_proofs"}))
+        if not signed_by(self.sign, self.proof, said) or not self._nodes_proven(said):
             raise Unsound("proof", "the request is not signed by the keys that it names")
         if (self.invited is None) == (self.present is None):
             raise Unsound("form", "a request is either by an invitation, or follows a certificate")
         if self.invited is not None and self.invited.invitation.site != self.site:
             raise Unsound("another_site", f"the invitation is for {self.invited.invitation.site}, not for {self.site}")
+        if self.invited is not None and self.invited.invitation.nodes != len(self.nodes):
+            raise Unsound(
+                "nodes", f"the invitation is for {self.invited.invitation.nodes} nodes, not for {len(self.nodes)}"
+            )
+
+    def _nodes_proven(self, said: bytes) -> bool:
+        proven = zip(self.nodes, self.node_proofs, strict=False)
+        enough = len(self.node_proofs) == len(self.nodes) == len(set(self.nodes))
+        return enough and all(_node_proven(node, proof, said) for node, proof in proven)
 
 
 class Claim(Table):
@@ -113,27 +125,32 @@ def make_request(
 
     Args:
         site: its name.
-        keys: the contents of tls.key, sign.key and node.key.
+        keys: the contents of tls.key and sign.key, and of the node keys in their order.
         invited: how it may join; None: it is a member, and wants its next certificate.
         present: the fingerprint of a member's present certificate.
 
     Raises:
         ValueError: one of the keys is none.
     """
-    sign, node = load_signing_key(keys[SIGN_KEY]), load_ssh_private_key(keys[NODE_KEY], password=None)
-    if not isinstance(node, ec.EllipticCurvePrivateKey):
-        raise ValueError("not a P-256 key")
+    sign, own = load_signing_key(keys[SIGN_KEY]), [key for name, key in keys.items() if name not in (TLS_KEY, SIGN_KEY)]
     facts = {
         "site": site,
         "csr": make_csr(keys[TLS_KEY], site).decode(),
         "sign": signing_public(sign),
-        "node": node_public(keys[NODE_KEY]),
+        "nodes": [node_public(key) for key in own],
         "invited": None if invited is None else invited.model_dump(mode="json"),
         "present": present,
     }
     said = CONTEXT + canonical(facts)
-    proofs = {"proof": sign.sign(said).hex(), "node_proof": node.sign(said, ec.ECDSA(hashes.SHA256())).hex()}
+    proofs = {"proof": sign.sign(said).hex(), "node_proofs": [_node_proof(key, said) for key in own]}
     return Request.model_validate(facts | proofs)
+
+
+def _node_proof(private: bytes, data: bytes) -> str:
+    key = load_ssh_private_key(private, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("not a P-256 key")
+    return key.sign(data, ec.ECDSA(hashes.SHA256())).hex()
 
 
 def _node_proven(public: str, signature: str, data: bytes) -> bool:

@@ -18,6 +18,11 @@ CONTEXT = b"hansa/roster/1\n"  # signed with the roster, so that no other signat
 
 Fingerprint = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # Ed25519, 32 bytes in hex
+NodeKey = Annotated[str, Field(max_length=1024)]  # Flower's: SPKI, PEM
+
+MOST_NODES = 16  # of a site
+
+Nodes = Annotated[tuple[NodeKey, ...], Field(min_length=1, max_length=MOST_NODES)]
 
 
 class Member(Table):
@@ -26,7 +31,7 @@ class Member(Table):
     name: Name
     tls: Fingerprint  # of its TLS certificate
     sign: PublicKey
-    node: str  # Flower's node key: SPKI, PEM
+    nodes: Nodes  # a run holds one from its beginning to its end
 
 
 class Roster(Table):
@@ -42,6 +47,9 @@ class Roster(Table):
         names = [site.name for site in self.sites]
         if names != sorted(set(names)):
             raise ValueError("sites are not in the order of their names, each once")
+        nodes = [node for site in self.sites for node in site.nodes]
+        if len(set(nodes)) < len(nodes):
+            raise ValueError("a node's key stands twice")
         return self
 
     def member(self, site: str) -> Member | None:

@@ -13,9 +13,20 @@ CA = "ca.crt"
 TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
 ROSTER, ROSTER_SIGNATURE, ROSTER_KEY = "roster.json", "roster.sig", "roster.pub"
 SERVER_FILE, SUPEREXEC_SECRET = "server.toml", "superexec.secret"
-SITE_FILE, SIGN_KEY, NODE_KEY = "site.toml", "sign.key", "node.key"
+SITE_FILE, SIGN_KEY = "site.toml", "sign.key"
 
 SOON = timedelta(days=30)  # before a certificate ends, from which on it is told
+
+
+def numbered(name: str, number: int) -> str:
+    """What belongs to a site's nth node, from 1: node.key, node-2.key, ..."""
+    stem, dot, suffix = name.partition(".")
+    return name if number == 1 else f"{stem}-{number}{dot}{suffix}"
+
+
+def node_keys(count: int) -> list[str]:
+    """The files of a site's node keys."""
+    return [numbered("node.key", number) for number in range(1, count + 1)]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Program:
         excuse: of its last lines, when it has ended: why that is no failure, in words ("": unsaid); None if it is one.
         stop: the signals that end it, each so many seconds after the stop began.
         orphaned: the signal that it gets when the supervisor is killed; None: it lives on.
+        env: variables of its own, beside those that all have.
     """
 
     name: str
@@ -49,13 +50,14 @@ class Program:
     excuse: Callable[[Sequence[str]], str | None] = field(default=lambda lines: None)
     stop: Sequence[tuple[float, signal.Signals]] = ((0.0, signal.SIGTERM),)
     orphaned: signal.Signals | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Child:
     """A program, and the process that runs it just now."""
 
     def __init__(self, program: Program, log: Path, env: Mapping[str, str]) -> None:
-        self.program, self.log, self.env = program, Log(log), env
+        self.program, self.log, self.env = program, Log(log), {**env, **program.env}
         self.failures = 0  # to start, one after the other
         self.due = 0.0  # when it is started next, if it is down
         self.last_words: list[str] = []  # the end of the log when it last died

@@ -17,10 +17,14 @@ Say = Callable[[str], None]
 
 def admit(control: Control, roster: Roster, say: Say) -> None:
     """Registers the sites of the roster with the SuperLink, and those no longer that are not in it."""
-    nodes, keys = {node.key: node for node in control.nodes()}, {site.node.encode(): site.name for site in roster.sites}
-    for key in nodes.keys() - keys.keys():
-        control.unregister(nodes[key].id)
-        say(f"{nodes[key].name} is not in the roster any more, and may not connect")
+    nodes = {node.key: node for node in control.nodes()}
+    keys = {node.encode(): site.name for site in roster.sites for node in site.nodes}
+    former = [nodes[key] for key in nodes.keys() - keys.keys()]
+    for node in former:
+        control.unregister(node.id)
+    for name in sorted({node.name for node in former}):
+        what = "" if roster.member(name) is None else "an old node of "
+        say(f"{what}{name} is not in the roster any more, and may not connect")
     for key in keys.keys() - nodes.keys():
         control.register(keys[key], key)
 

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -19,16 +19,19 @@ from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.startup import SERVER_FILE
 from hansa.tables import FederationTable, is_name
+from hansa.wire.rules import HERE
 from server.appcheck import check_app
 from server.arrivals import one_line
 from server.command import control, home_of_new
 from server.flower import Control, Refused, Unreachable, bundle
 from server.launch import APP, Launch, launching, new_run, read_launch, write_launch
+from server.nodes import Nodes
 from server.serverfile import load_server_file
 from server.serving import Seat, Serving
 
 PATIENCE = 2.0  # seconds that a process gets to end itself after a signal
 AGAIN = 60.0  # seconds after which a site that declined is asked again: it may have changed its mind
+SOON = 10.0  # seconds after which a site is asked again that has the run in hand by another node
 ELSEWHERE = (
     "failed: no server is here. To run this app on this machine, use `hansa simulate`; to run it on sites, give it to "
     "the SuperLink of a `hansa server up`"
@@ -44,27 +47,36 @@ class FlowerInviter:
         control: of the SuperLink: it knows which node is whose.
         say: gets a line for the run's log.
         longest: seconds that a run may take, and an invitation stands.
+        nodes: that the run holds.
     """
 
-    def __init__(self, grid: Grid, control: Control, say: Callable[[str], None], longest: float) -> None:
-        self.grid, self.control, self.say, self.longest = grid, control, say, longest
+    def __init__(self, grid: Grid, control: Control, say: Callable[[str], None], longest: float, nodes: Nodes) -> None:
+        self.grid, self.control, self.say, self.longest, self.nodes = grid, control, say, longest, nodes
         self.open: dict[str, str] = {}  # message -> site, not answered yet
         self.declined: dict[str, str] = {}  # see Inviter
+        self.busy: Mapping[str, Sequence[str]] = {}  # see Inviter
         self._again: dict[str, float] = {}  # site that declined -> when it is asked again
 
-    def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
+    def look(
+        self, sites: Collection[str], present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]
+    ) -> None:
         """See Inviter."""
         with suppress(Unreachable, Refused):  # the SuperLink is being started again
             self._take_replies()
             for site in [site for site, due in self._again.items() if time.monotonic() >= due]:
                 del self._again[site]
-            invited = {*self.open.values(), *present, *self._again}
+            here = {*self.open.values(), *present}
+            online = dict[str, list[int]]()
             for node in self.control.nodes():
-                if node.online and node.name not in invited:
-                    record = RecordDict({"invitation": ConfigRecord(dict(invitation(node.name, node.id)))})
-                    message = Message(record, dst_node_id=node.id, message_type="train", ttl=self.longest)
-                    self.open.update(dict.fromkeys(self.grid.push_messages([message]), node.name))
-                    self.say(f"{node.name} is invited")
+                if node.online:
+                    online.setdefault(node.name, []).append(node.id)
+            chosen = self.nodes.look(here, {*sites} - here - self._again.keys(), online)
+            self.busy = chosen.busy
+            for site, number in chosen.nodes.items():
+                record = RecordDict({"invitation": ConfigRecord(dict(invitation(site, number)))})
+                message = Message(record, dst_node_id=number, message_type="train", ttl=self.longest)
+                self.open.update(dict.fromkeys(self.grid.push_messages([message]), site))
+                self.say(f"{site} is invited")
 
     def drain(self, seconds: float) -> None:
         """See Inviter."""
@@ -73,6 +85,7 @@ class FlowerInviter:
             while self.open and time.monotonic() < end:
                 self._take_replies()
                 time.sleep(0.1)
+        self.nodes.release()
 
     def _take_replies(self) -> None:
         if not self.open:
@@ -89,7 +102,9 @@ class FlowerInviter:
     def _take_answer(self, site: str, answer: ConfigRecord) -> None:
         line, code = (one_line(str(answer.get(key, ""))) for key in ("line", "code"))
         self.say(f"{site}: {line} ({code})" if code else f"{site}: {line}")
-        if code:
+        if code == HERE:  # its session is lost just now, or held for the start before: it comes by itself
+            self._again[site] = time.monotonic() + SOON
+        elif code:
             self.declined[site] = f"{line} ({code})"
             self._again[site] = time.monotonic() + AGAIN
 
@@ -107,7 +122,7 @@ def main(grid: Grid, context: Context) -> None:
         seat = seated(folder, context.run_config, context.run_id, delivered())
         with control(folder) as link:
             longest = load_server_file(folder / SERVER_FILE).runs.max_duration
-            Serving(delivered(), seat, FlowerInviter(grid, link, say, longest), say).serve()
+            Serving(delivered(), seat, FlowerInviter(grid, link, say, longest, Nodes(seat.home)), say).serve()
     except (UserError, RunFailed) as error:
         say(f"failed: {error}")
 

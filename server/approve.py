@@ -138,7 +138,7 @@ def _check(own: Consortium, request: Request, others: Sequence[Member | Request]
     if not request.invited.is_by(own.roster_public.decode(errors="replace").strip()):
         raise Unsound("forged", f"{request.site} was not invited by this consortium")
     check_new_name(own, request.site)
-    if any(request.sign == one.sign or request.node == one.node for one in others):
+    if any(request.sign == one.sign or set(request.nodes) & set(one.nodes) for one in others):
         raise Unsound("keys", f"{request.site} shows a key of another site's")
 
 
@@ -153,7 +153,7 @@ def _let_in(own: Consortium, requests: Sequence[Request], now: datetime) -> None
         certificate = sign_site(own.authority, request.csr.encode(), request.site, now)
         write_atomically(own.path / ISSUED / f"{request.site}.crt", certificate)
         members[request.site] = Member(
-            name=request.site, tls=fingerprint(certificate), sign=request.sign, node=request.node
+            name=request.site, tls=fingerprint(certificate), sign=request.sign, nodes=request.nodes
         )
     _settle(own, own.with_members(list(members.values())))
     (own.path / GRANTED).mkdir(mode=0o700, exist_ok=True)

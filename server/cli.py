@@ -24,6 +24,7 @@ def provision(
         bool, typer.Option("--direct", help="Two ports and no gate: Flower's at --port, the sessions' at the next.")
     ] = False,
     consortium: Annotated[str | None, typer.Option(help="Its name. [default: the folder's]")] = None,
+    nodes: Annotated[int, typer.Option(help="Of each site that is added: in so many runs can it be at once.")] = 1,
 ) -> None:
     """Make the certificates, keys and folders of a consortium, or add sites and people to it."""
     from datetime import UTC, datetime
@@ -34,7 +35,7 @@ def provision(
     named = {Role.RESEARCHER: researcher, Role.AUDITOR: auditor, Role.ADMINISTRATOR: administrator}
     people = [(role, name) for role, names in named.items() for name in names or []]
     founding = Founding(consortium, tuple(host or ()), port, direct)
-    for line in provision(folder, site or [], founding, datetime.now(UTC), people):
+    for line in provision(folder, site or [], founding, datetime.now(UTC), people, nodes):
         typer.echo(line)
 
 
@@ -144,13 +145,14 @@ def invite(
     folder: Annotated[Path, typer.Argument(help="The consortium's folder, that hansa provision made.")],
     site: Annotated[str, typer.Argument(help="The name of the site that is to join.")],
     days: Annotated[int, typer.Option(help="For how many days the invitation is good.")] = 7,
+    nodes: Annotated[int, typer.Option(help="That the site is to have: in so many runs can it be at once.")] = 1,
 ) -> None:
     """Write the kit by which a new site joins; there it is given to hansa site join."""
     from datetime import UTC, datetime
 
     from server.invite import invite
 
-    for line in invite(folder, site, datetime.now(UTC), days):
+    for line in invite(folder, site, datetime.now(UTC), days, nodes):
         typer.echo(line)
 
 

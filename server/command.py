@@ -9,6 +9,7 @@ from signal import SIGKILL, SIGTERM
 
 from rich.console import Console
 
+from hansa.address import split
 from hansa.appfiles import FEDERATION, app_digest, app_files
 from hansa.config import load
 from hansa.console import say
@@ -22,10 +23,12 @@ from server.appcheck import check_app
 from server.fetch import fetch as fetch_from
 from server.flower import Control, Refused, Unreachable, begin, bundle
 from server.follow import Follower
-from server.launch import APP, hints, launching, new_run, read_launch, send_to_process, served, write_launch
+from server.launch import APP, hints, launching, new_run, read_launch, send_to_process, served, wanted, write_launch
+from server.nodes import forget, holdings, in_words
 from server.owners import write_owner
 from server.renewal import endings
 from server.results import Here
+from server.serverfile import load_server_file
 from server.store import DONE, FILE, State, Store
 
 AtClose = Callable[[Callable[[], None]], None]
@@ -62,6 +65,7 @@ def begin_new(server: Path, run: str, files: Mapping[str, bytes], console: Conso
         UserError: there is such a run, the app cannot be shipped, or no server runs on the folder.
     """
     folder = home_of_new(server, run)
+    _check_port(server)
     with control(server) as calls:
         app = bundle(files)
         folder.parent.mkdir(exist_ok=True)
@@ -113,6 +117,8 @@ def begin_again(server: Path, name: str | None) -> tuple[str, int]:
     with control(server) as calls, launching(runs / run):
         if served(runs / run, launch.epoch):
             raise UserError(f"run {run} is running; follow it with hansa logs {run}")
+        _check_port(server, run)
+        forget(runs / run)
         begin(calls, runs / run)
     return run, events
 
@@ -120,7 +126,7 @@ def begin_again(server: Path, name: str | None) -> tuple[str, int]:
 def status(server: Path, console: Console) -> None:
     """Prints whether the server runs, which sites are connected, and how the runs stand."""
     _check(server)
-    roster, online = read_roster(server), set[bytes]()
+    roster, online, there = read_roster(server), set[bytes](), dict(holdings(server / "runs"))
     try:
         with control(server) as calls:
             online = {node.key for node in calls.nodes() if node.online}
@@ -128,7 +134,11 @@ def status(server: Path, console: Console) -> None:
     except (UserError, Unreachable) as error:
         say(console, f"server: down ({error})" if isinstance(error, Unreachable) else "server: down")
     for site in roster.sites:
-        say(console, f"site {site.name}: {'connected' if site.node.encode() in online else 'not connected'}")
+        nodes = sum(node.encode() in online for node in site.nodes)
+        runs = sorted(run for run, held in there.items() if site.name in held.nodes)
+        how = "" if nodes in (0, len(site.nodes)) else f" by {nodes} of {len(site.nodes)} nodes"
+        within = f", in {in_words(runs)}" if runs else ""
+        say(console, f"site {site.name}: {'connected' if nodes else 'not connected'}{how}{within}")
     for line in endings(server, roster, datetime.now(UTC)):
         say(console, line)
     if not (server / "runs" / FILE).is_file():
@@ -213,6 +223,23 @@ def audit(server: Path, console: Console) -> None:
         say(console, str(line))
 
 
+def _check_port(server: Path, run: str = "") -> None:
+    """Whether the port of sessions is free for a run: without a public one, all runs would have the same.
+
+    Raises:
+        UserError: another run has it.
+    """
+    where = load_server_file(server / SERVER_FILE).server
+    if where.public or split(where.session)[1] == 0:
+        return
+    for other, _ in wanted(server / "runs"):
+        if other != run and (_state(server, other) or State.RUNNING) is State.RUNNING:
+            raise UserError(
+                f"run {other} has the one port for sessions, {where.session}: wait for its end, or have several runs "
+                f"at once by a public port ([server] public in {SERVER_FILE})"
+            )
+
+
 def home_of_new(server: Path, run: str) -> Path:
     """The folder that a new run will have.
 
@@ -282,14 +309,17 @@ def follow(
 
 def _interrupt(server: Path, run: str) -> State | None:
     """Enters that a run was stopped, if it was running; its state, None if it had not begun."""
+    if (state := _state(server, run)) is State.RUNNING:
+        _store(server).end(run, state := State.INTERRUPTED, "hansa stop")
+    return state
+
+
+def _state(server: Path, run: str) -> State | None:
+    """How a run stands; None if it has not begun."""
     try:
-        store = _store(server)
-        state = State(store.entry(run)["state"])
+        return State(_store(server).entry(run)["state"])
     except UserError:
         return None
-    if state is State.RUNNING:
-        store.end(run, state := State.INTERRUPTED, "hansa stop")
-    return state
 
 
 def _end_process(run: Path, epoch: int) -> None:

@@ -179,7 +179,7 @@ def settle_requests(folder: Path, roster: Roster) -> None:
 
 def is_of(request: Request, member: Member) -> bool:
     """Whether a request is by a member's keys, that of TLS aside."""
-    return (request.site, request.sign, request.node) == (member.name, member.sign, member.node)
+    return (request.site, request.sign, request.nodes) == (member.name, member.sign, member.nodes)
 
 
 @contextmanager

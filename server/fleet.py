@@ -7,7 +7,7 @@ import asyncio
 import base64
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hansa.address import join
@@ -25,24 +25,24 @@ LARGEST_BODY = 64 << 20  # bytes; Flower sends 5 MB at once
 _PATH = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")  # all that Flower has there
 _PASSED = re.compile(rb"content-type|content-length|accept|accept-encoding|user-agent|(x-)?flwr-[a-z0-9-]+")
 _RETURNED = re.compile(rb"content-type|content-length|content-encoding|retry-after|(x-)?flwr-[a-z0-9-]+")
-_NOT_ITS_NODE = "the node's key is not the one that the roster has for this certificate's site"
+_NOT_ITS_NODE = "the node's key is none that the roster has for this certificate's site"
 
 
-def rules(host: str, node: str) -> Rules:
+def rules(host: str, nodes: Collection[str]) -> Rules:
     """What passes to Flower.
 
     Args:
         host: the SuperLink's address, for the requests' Host.
-        node: the public key by which Flower knows the site (SPKI, PEM): it speaks for no other node.
+        nodes: the public keys by which Flower knows the site's nodes (SPKI, PEM): it speaks for no others.
     """
-    key = base64.b64encode(node.encode("ascii"))
+    keys = frozenset(base64.b64encode(node.encode("ascii")) for node in nodes)
     return Rules(
         largest=lambda path: LARGEST_BODY if _PATH.fullmatch(path) else None,
         otherwise="only POST to /v1/fleet/ passes here",
         passed=_PASSED,
         returned=_RETURNED,
         added=[(b"host", host.encode("ascii"))],
-        needed=Needed((b"flwr-public-key", key), _NOT_ITS_NODE),
+        needed=Needed(b"flwr-public-key", keys, _NOT_ITS_NODE),
     )
 
 
@@ -71,7 +71,7 @@ class Fleet:
         """
         try:
             async with ended(raw, first, self.contexts.get(), IDLE) as (site, certificate):
-                sieve = RequestFilter(rules(join(*self.superlink), self.members.find(certificate).node))
+                sieve = RequestFilter(rules(join(*self.superlink), self.members.find(certificate).nodes))
                 server = await self._superlink()
                 await carry(
                     (site, server),

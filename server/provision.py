@@ -31,7 +31,6 @@ from hansa.roster import Member, Roster, sign
 from hansa.sitetoml import site_toml
 from hansa.startup import (
     CA,
-    NODE_KEY,
     ROSTER,
     ROSTER_KEY,
     ROSTER_SIGNATURE,
@@ -41,10 +40,12 @@ from hansa.startup import (
     SUPEREXEC_SECRET,
     TLS_CERTIFICATE,
     TLS_KEY,
+    node_keys,
 )
 from hansa.tables import A_NAME, is_name
 from server.consortium import CA_KEY, CONSORTIUM_FILE, HOME, ROSTER_PRIVATE, Consortium, open_consortium
 from server.events import ALL
+from server.invite import check_nodes
 from server.people import FOUNDER, Someone, add_people, issue, person_files, taken
 from server.templates import CONSORTIUM_TOML, SERVER_TOML, direct, public
 
@@ -63,7 +64,12 @@ class Founding:
 
 
 def provision(
-    folder: Path, sites: Sequence[str], founding: Founding, now: datetime, people: Sequence[Someone] = ()
+    folder: Path,
+    sites: Sequence[str],
+    founding: Founding,
+    now: datetime,
+    people: Sequence[Someone] = (),
+    nodes: int = 1,
 ) -> list[str]:
     """Makes a consortium in a new folder, or adds sites and people to the one that is there.
 
@@ -73,6 +79,7 @@ def provision(
         founding: of a new consortium.
         now: with its zone.
         people: to add.
+        nodes: of each of the sites: in so many runs can it take part at once.
 
     Returns:
         The folders that were made, and what is to be done with them: a line each.
@@ -82,19 +89,22 @@ def provision(
             cannot be written.
     """
     _check_names(sites, people)
+    check_nodes(nodes)
+    if nodes != 1 and not sites:
+        raise UserError("--nodes: is for the sites that are added; give --site too, or leave it out")
     try:
         if (folder / HOME).is_dir():
             _check_settled(folder, founding)
-            return _add(folder, sites, now, people)
+            return _add(folder, sites, now, people, nodes)
         if folder.exists():
             raise UserError(f"{folder}: is there, and no consortium in it; give a new folder, or that of a consortium")
-        return _found(folder, sites, founding, now, people)
+        return _found(folder, sites, founding, now, people, nodes)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}; see to it") from error
 
 
 def _found(
-    folder: Path, sites: Sequence[str], founding: Founding, now: datetime, people: Sequence[Someone]
+    folder: Path, sites: Sequence[str], founding: Founding, now: datetime, people: Sequence[Someone], nodes: int
 ) -> list[str]:
     name, hosts, gate = founding.name or folder.resolve().name, founding.hosts or ("127.0.0.1",), not founding.direct
     port = (PUBLIC_PORT if gate else PORT) if founding.port is None else founding.port
@@ -116,7 +126,8 @@ def _found(
         theirs = {SUPEREXEC_SECRET: secrets.token_bytes(32), SERVER_FILE: text.encode()}
         write_folder(new / "server", shared | _tls_files(server_tls) | theirs)
         (new / "sites").mkdir(mode=0o700)
-        members = [_write_site(new / "sites" / site, site, authority, shared, (server, gate), now) for site in sites]
+        maker = _Maker(authority, shared, (server, gate), nodes, now)
+        members = [maker.write(new / "sites" / site, site) for site in sites]
         ordered = tuple(sorted(members, key=lambda member: member.name))
         roster = Roster(consortium=name, edition=1, ca=fingerprint(authority.certificate), sites=ordered)
         _publish(new, roster, roster_key.private)
@@ -131,7 +142,7 @@ def _found(
     ]
 
 
-def _add(folder: Path, sites: Sequence[str], now: datetime, people: Sequence[Someone]) -> list[str]:
+def _add(folder: Path, sites: Sequence[str], now: datetime, people: Sequence[Someone], nodes: int) -> list[str]:
     own = open_consortium(folder, now)
     _check_new(folder, own, sites, people)
     if people and not own.table.gate:
@@ -139,10 +150,10 @@ def _add(folder: Path, sites: Sequence[str], now: datetime, people: Sequence[Som
             f"{own.path / CONSORTIUM_FILE}: its server has no public port, so nobody can ask it from elsewhere"
         )
     shared, members = {CA: own.authority.certificate, ROSTER_KEY: own.roster_public}, list(own.roster.sites)
+    maker = _Maker(own.authority, shared, (own.table.server, own.table.gate), nodes, now)
     for site in sites:
         with made(folder / "sites" / site) as new:
-            at = own.table.server, own.table.gate
-            members.append(_write_site(new, site, own.authority, shared, at, now))
+            members.append(maker.write(new, site))
     if sites:
         _publish(folder, own.with_members(members), own.roster_key)
     if people:
@@ -151,14 +162,23 @@ def _add(folder: Path, sites: Sequence[str], now: datetime, people: Sequence[Som
     return [*_told(folder, sites, people), *([told] if sites else [])]
 
 
-def _write_site(
-    folder: Path, site: str, authority: Credential, shared: Mapping[str, bytes], server: tuple[str, bool], now: datetime
-) -> Member:
-    """Makes a site's folder; `server` is the address, and whether it is the public port."""
-    tls, sign_key, node_key = make_site(authority, site, now), make_signing_key(), make_node_key()
-    keys = {SIGN_KEY: sign_key.private, NODE_KEY: node_key.private}
-    write_folder(folder, {**shared, **_tls_files(tls), **keys, SITE_FILE: site_toml(site, *server)})
-    return Member(name=site, tls=fingerprint(tls.certificate), sign=sign_key.public, node=node_key.public)
+@dataclass(frozen=True)
+class _Maker:
+    """Makes sites' folders."""
+
+    authority: Credential
+    shared: Mapping[str, bytes]  # files that are the same in each
+    server: tuple[str, bool]  # the address, and whether it is the public port
+    nodes: int
+    now: datetime
+
+    def write(self, folder: Path, site: str) -> Member:
+        tls, sign_key = make_site(self.authority, site, self.now), make_signing_key()
+        nodes = {name: make_node_key() for name in node_keys(self.nodes)}
+        keys = {SIGN_KEY: sign_key.private, **{name: key.private for name, key in nodes.items()}}
+        write_folder(folder, {**self.shared, **_tls_files(tls), **keys, SITE_FILE: site_toml(site, *self.server)})
+        known = tuple(key.public for key in nodes.values())
+        return Member(name=site, tls=fingerprint(tls.certificate), sign=sign_key.public, nodes=known)
 
 
 def _publish(folder: Path, roster: Roster, key: bytes) -> None:

@@ -98,7 +98,7 @@ def _lay_in(folder: Path, said: Publication, before: Roster, roster: Roster) -> 
     out = set(said.revoked)
     for site in before.sites:
         after = now.get(site.name)
-        if after is None or (after.sign, after.node) != (site.sign, site.node):
+        if after is None or (after.sign, after.nodes) != (site.sign, site.nodes):
             out |= {site.tls, *(print_ for print_, name in former.items() if name == site.name)}
         elif after.tls != site.tls:
             former[site.tls] = site.name

@@ -28,8 +28,9 @@ Header = tuple[bytes, bytes]  # the name in lower case
 class Needed:
     """A header that a request must have."""
 
-    header: Header = field(repr=False)
-    otherwise: str  # what is said where it has not
+    name: bytes  # in lower case
+    values: frozenset[bytes] = field(repr=False)  # of which it must be one
+    otherwise: str  # what is said where it is not
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class RequestFilter:
         largest = self._rules.largest(request.target) if request.method == b"POST" else None
         if largest is None:
             raise _Refused(403, self._rules.otherwise)
-        if needed is not None and said.get(needed.header[0]) != needed.header[1]:
+        if needed is not None and said.get(needed.name) not in needed.values:
             raise _Refused(403, needed.otherwise)
         if int(said.get(b"content-length", b"0")) > largest:
             raise _Refused(413, "a body that is too long")

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ from server.events import Event, Listener, RoundCommitted
 from server.hello import Terms, token
 from server.launch import announce
 from server.link import Identity, Links
+from server.nodes import in_words
 from server.recorder import Recorder, ending
 from server.revoked import Revoked
 from server.run import Outcome, Run
@@ -64,7 +65,14 @@ class Inviter(Protocol):
         """Sites that took no part when they were last asked, and why."""
         ...
 
-    def look(self, present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]) -> None:
+    @property
+    def busy(self) -> Mapping[str, Sequence[str]]:
+        """Sites that can be reached, and the runs in which they are just now, and so not in this one."""
+        ...
+
+    def look(
+        self, sites: Collection[str], present: set[str], invitation: Callable[[str, int], Mapping[str, str | int]]
+    ) -> None:
         """Invites the sites that can be reached, are not here and are not invited; called about once a second."""
         ...
 
@@ -225,15 +233,21 @@ class Serving:
         def invite() -> None:
             if self.seat.epoch > 1:
                 done.wait(ADOPT)
-            store, told = Store(self.store.path), dict[str, str]()
+            store, told = Store(self.store.path), set[str]()
             while not done.is_set():
                 try:
-                    self.inviter.look(links.present(), self._invitation)
+                    self.inviter.look(self.sites, links.present(), self._invitation)
                 except Exception:  # our bug; whoever is missing must be invited all the same
                     traceback.print_exc()
-                for site, why in self.inviter.declined.items() - told.items():
-                    store.event(self.seat.run, "declined", f"{site} takes no part: {why}", level="warning")
-                    told[site] = why
+                for site, why in self.inviter.declined.items():
+                    if (line := f"{site} takes no part: {why}") not in told:
+                        told.add(line)
+                        store.event(self.seat.run, "declined", line, level="warning")
+                for site, runs in self.inviter.busy.items():
+                    if (line := f"{site} is busy with {in_words(runs)}; waiting") not in told:
+                        told.add(line)
+                        self.say(line)
+                        store.event(self.seat.run, "busy", line)
                 done.wait(LOOK)
 
         thread = threading.Thread(target=invite, name="inviting", daemon=True)

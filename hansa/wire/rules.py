@@ -21,6 +21,9 @@ ORPHAN_AFTER = 30.0  # seconds without the server after which a site gives up
 # model; another algorithm; a frame that makes no sense.
 Turn = Literal["version", "certificate", "token", "run", "epoch", "here", "layout", "strategy", "frame"]
 
+# Also what a site answers to an invitation while another of its nodes has the same run in hand.
+HERE: Turn = "here"
+
 # gRPC closes a connection on which nothing comes back: a firewall on the way may have forgotten it.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 20_000),

@@ -29,13 +29,14 @@ class Consortium:
     Args:
         folder: a new one.
         sites: their names.
+        nodes: of each.
     """
 
-    def __init__(self, folder: Path, sites: Sequence[str]) -> None:
+    def __init__(self, folder: Path, sites: Sequence[str], nodes: int = 1) -> None:
         self.folder, self.sites = folder, sites
         self.server = folder / "server"
         self.supervisors: dict[Path, subprocess.Popen[bytes]] = {}  # by their folder
-        provision(folder, sites, Founding("demo", (), _free_ports(), direct=True), datetime.now(UTC))
+        provision(folder, sites, Founding("demo", (), _free_ports(), direct=True), datetime.now(UTC), nodes=nodes)
 
     def site(self, name: str) -> Path:
         """A site's folder."""

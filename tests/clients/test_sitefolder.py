@@ -94,6 +94,16 @@ def test_nonsense_in_a_file_is_a_line(boston: Path, file: str, content: bytes) -
     assert re.search(r"copy (it|both|all three) anew|copy both from", problem(boston))
 
 
+def test_a_site_of_several_nodes_has_a_key_for_each(tmp_path: Path) -> None:
+    provision(tmp_path / "heart", ["boston"], Founding(), NOW, nodes=3)
+    boston = tmp_path / "heart" / "sites" / "boston"
+    assert open_site_folder(boston, NOW).node_keys == ["node.key", "node-2.key", "node-3.key"]
+    shutil.copy(boston / "node-2.key", boston / "node-3.key")
+    assert problem(boston).startswith("node-3.key: not the one that roster.json has for boston")
+    (boston / "node-3.key").unlink()
+    assert problem(boston).startswith("node-3.key: no such file or directory; ")
+
+
 def test_a_changed_byte_in_the_roster_is_a_line(boston: Path) -> None:
     data = (boston / "roster.json").read_bytes()
     (boston / "roster.json").write_bytes(data.replace(b'"lyon"', b'"lion"'))

@@ -17,7 +17,7 @@ DIGEST = f"sha256:{'0' * 64}"
 
 
 def member(name: str) -> Member:
-    return Member(name=name, tls=DIGEST, sign=make_signing_key().public, node=make_node_key().public)
+    return Member(name=name, tls=DIGEST, sign=make_signing_key().public, nodes=(make_node_key().public,))
 
 
 ROSTER = Roster(consortium="heart", edition=1, ca=DIGEST, sites=(member("boston"), member("lyon")))
@@ -36,6 +36,17 @@ def test_what_was_signed_is_read_again() -> None:
     assert verified(DATA, SIGNATURE, f"{KEY.public}\n") == ROSTER
     assert ROSTER.member("lyon") == ROSTER.sites[1]
     assert ROSTER.member("bern") is None
+
+
+def test_no_two_nodes_have_one_key() -> None:
+    """Flower would take what one site's node sends for another's."""
+    boston, lyon = ROSTER.sites
+    for sites in (
+        (boston, lyon.model_copy(update={"nodes": (*lyon.nodes, *boston.nodes)})),
+        (boston.model_copy(update={"nodes": boston.nodes * 2}), lyon),
+    ):
+        with pytest.raises(ValidationError, match="a node's key stands twice"):
+            Roster(consortium="heart", edition=1, ca=DIGEST, sites=sites)
 
 
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255))

@@ -144,7 +144,7 @@ def test_a_site_that_was_invited_joins_when_it_is_approved(heart: Consortium) ->
     assert identity.flaw(identity.Credential(certificate, KEYS["tls.key"]), authority, NOW) is None
     member = roster.member("bern")
     assert member is not None
-    assert (member.tls, member.sign, member.node) == (identity.fingerprint(certificate), request.sign, request.node)
+    assert (member.tls, member.sign, member.nodes) == (identity.fingerprint(certificate), request.sign, request.nodes)
     assert (roster.edition, [site.name for site in roster.sites]) == (2, ["bern", "boston", "lyon"])
     assert heart.roster == roster == read_roster(heart.folder / "consortium")
     assert heart.comes_in(certificate) == "bern"
@@ -190,10 +190,40 @@ def test_who_shows_keys_that_he_does_not_have_is_refused(heart: Consortium) -> N
     """A stranger who has seen a request would put another one's public keys into his own."""
     invited = heart.invited()
     mine, theirs = body(make_request("bern", KEYS, invited)), body(make_request("bern", OTHERS, invited))
-    for taken in (["csr"], ["sign"], ["node"], ["sign", "proof"], ["node", "node_proof"], ["proof"], ["node_proof"]):
+    nodes, proofs = "nodes", "node_proofs"
+    for taken in (["csr"], ["sign"], [nodes], ["sign", "proof"], [nodes, proofs], ["proof"], [proofs]):
         mixed = mine | {key: theirs[key] for key in taken}
         assert code(lambda mixed=mixed: enrol(heart.server, mixed, NOW)) == "proof"  # type: ignore[misc]
     assert requests(heart.server)["requests"] == []
+
+
+def test_a_site_of_two_nodes_has_both_keys_and_joins_with_both_or_not_at_all(heart: Consortium) -> None:
+    more = KEYS | {"node-2.key": identity.make_node_key().private}
+    invite(heart.folder, "bern", NOW, nodes=2)
+    invited = read_kit(heart.folder / "invitations" / "bern.kit").invited
+    assert code(lambda: enrol(heart.server, body(make_request("bern", KEYS, invited)), NOW)) == "nodes"
+    twice = KEYS | {"node-2.key": KEYS["node.key"]}
+    assert code(lambda: enrol(heart.server, body(make_request("bern", twice, invited)), NOW)) == "proof"
+    request = make_request("bern", more, invited)
+    for proofs in (request.node_proofs[:1], request.node_proofs[::-1], (*request.node_proofs, *request.node_proofs)):
+        wrong = body(request) | {"node_proofs": list(proofs)}
+        assert code(lambda wrong=wrong: enrol(heart.server, wrong, NOW)) == "proof"  # type: ignore[misc]
+    assert enrol(heart.server, body(request), NOW)["state"] == "waiting"
+    heart.approve()
+    member = heart.roster.member("bern")
+    assert member is not None
+    assert member.nodes == tuple(identity.node_public(more[name]) for name in ("node.key", "node-2.key"))
+    heart.collected()
+    for nodes in ({"node.key": more["node-2.key"]}, {"node.key": more["node-2.key"], "node-2.key": more["node.key"]}):
+        renewed = body(make_request("bern", {**KEYS, **nodes}, present=member.tls))
+        assert code(lambda renewed=renewed: renew(heart.server, "bern", renewed)) == "keys"  # type: ignore[misc]
+    assert renew(heart.server, "bern", body(make_request("bern", more, present=member.tls)))["state"] == "waiting"
+
+
+@pytest.mark.parametrize("nodes", [0, -1, 17])
+def test_a_site_has_from_one_to_sixteen_nodes(heart: Consortium, nodes: int) -> None:
+    with pytest.raises(UserError, match=f"--nodes {nodes}: must be between 1 and 16"):
+        invite(heart.folder, "bern", NOW, nodes=nodes)
 
 
 def csr(key: Any, sign_with: Any = None) -> str:

@@ -184,7 +184,9 @@ def test_the_node_key_is_the_form_that_flower_reads(heart: Path) -> None:
     for member in read_roster(heart / "server").sites:
         private = (heart / "sites" / member.name / "node.key").read_bytes()
         assert private.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
-        assert load_ssh_private_key(private, password=None).public_key() == load_pem_public_key(member.node.encode())
+        assert load_ssh_private_key(private, password=None).public_key() == load_pem_public_key(
+            member.nodes[0].encode()
+        )
 
 
 def test_the_files_it_writes_can_be_read(heart: Path) -> None:

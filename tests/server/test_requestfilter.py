@@ -34,7 +34,7 @@ def request(
 
 
 def new() -> RequestFilter:
-    return RequestFilter(rules(HOST, NODE))
+    return RequestFilter(rules(HOST, [NODE]))
 
 
 def fed(data: bytes, one: RequestFilter | None = None) -> Moves:
@@ -152,6 +152,13 @@ def test_who_comes_for_another_node_is_refused() -> None:
     other = base64.b64encode(NODE.replace("MFkw", "MFkx").encode())
     assert status(fed(request().replace(KEY, b"flwr-public-key: " + other))) == 403
     assert status(fed(request().replace(KEY + b"\r\n", b""))) == 403
+
+
+def test_a_site_speaks_for_each_of_its_nodes() -> None:
+    second = NODE.replace("MFkw", "MFkx")
+    for node in (NODE, second):
+        one, key = RequestFilter(rules(HOST, [NODE, second])), b"flwr-public-key: " + base64.b64encode(node.encode())
+        assert key in fed(request().replace(KEY, key), one).to_server
 
 
 PATHS = [

@@ -79,7 +79,7 @@ def call(consortium: "Consortium", port: int, node: str = "boston", path: str = 
     member = consortium.roster.member(node)
     assert member is not None
     trusted = ssl.create_default_context(cafile=str(consortium.site("boston") / LOCAL_CA))
-    key = base64.b64encode(member.node.encode()).decode()
+    key = base64.b64encode(member.nodes[0].encode()).decode()
     with httpx.Client(verify=trusted, trust_env=False, timeout=WAIT) as client:
         url = f"https://127.0.0.1:{port}{path}"
         return client.post(url, content=b"hello", headers={"flwr-public-key": key})

@@ -79,7 +79,7 @@ def noted(consortium: "Consortium", text: str) -> None:
 def node(consortium: "Consortium", site: str) -> str:
     member = consortium.roster.member(site)
     assert member is not None
-    return member.node
+    return member.nodes[0]
 
 
 def test_a_site_reaches_flower_and_only_by_the_sites_interface(consortium: "Consortium", flower: "Flower") -> None:
@@ -100,7 +100,7 @@ def test_a_site_does_not_speak_for_another_one_s_node(consortium: "Consortium", 
     with tls(consortium.context(consortium.site("boston")), gate, FLEET) as end:
         assert post(end, node(consortium, "lyon"))[0] == 403
     assert flower.seen == []
-    noted(consortium, "not the one that the roster has")
+    noted(consortium, "none that the roster has")
 
 
 WHO = ["a stranger", "another consortium's site", "the server itself", "an expired one", "a revoked one", "no member"]
