@@ -2,12 +2,19 @@
 
 
 class UserError(ValueError):
-    """Bad input: says what, where and how to mend it, one line a problem. The `hansa` command ends with code 2."""
+    """Bad input: says what, where and how to mend it, one line a problem. The `hansa` command ends with code 2.
+
+    What cannot be printed is written as Python writes it: a file that somebody sent must not steer the terminal.
+    """
 
     def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = tuple("\n".join(map(_printable, problem.split("\n"))) for problem in problems)
+        super().__init__("\n".join(self.problems))
 
 
 class RunFailed(RuntimeError):
     """A run that ended in a failure state, the model so far saved. The `hansa` command ends with code 1."""
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
