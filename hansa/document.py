@@ -32,7 +32,8 @@ class Document:
 
     def add(self, problem: str, *place: str | int) -> None:
         """Notes a problem at a place; one that begins with a `[table]` says itself where it is."""
-        self._problems.append((place, f"{self._where(place, problem)} {problem}"))
+        where = self._where(place, problem).replace("\n", r"\n")  # in a key
+        self._problems.append((place, f"{where} {problem}"))
 
     def end(self) -> None:
         """Raises what was noted, a line a problem, in the order of the file."""
