@@ -65,8 +65,8 @@ def begin_new(server: Path, run: str, files: Mapping[str, bytes], console: Conso
         UserError: there is such a run, the app cannot be shipped, or no server runs on the folder.
     """
     folder = home_of_new(server, run)
-    _check_port(server)
     with control(server) as calls:
+        _check_port(server)
         app = bundle(files)
         folder.parent.mkdir(exist_ok=True)
         try:

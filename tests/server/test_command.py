@@ -1,3 +1,5 @@
+import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -6,9 +8,11 @@ from rich.console import Console
 
 from hansa.cli import main
 from hansa.errors import UserError
+from hansa.processes import started
 from server.appcheck import check_app
-from server.command import logs, resume, status, stop
+from server.command import begin_new, logs, resume, status, stop
 from server.launch import Launch, announce, read_launch, served, wanted, write_launch
+from server.nodes import Nodes
 from server.provision import Founding, provision
 from server.store import FILE, State, Store
 
@@ -108,6 +112,45 @@ def test_status_without_a_server_shows_sites_and_runs(server: Path, capsys: pyte
         "site east: not connected",
         "run r1: running, 0 rounds",
     ]
+
+
+def test_status_says_in_which_runs_a_site_is(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deployed(server)
+    (server / "runs" / "r2").mkdir()
+    write_launch(server / "runs" / "r2", Launch(1, 8))
+    for run in ("r1", "r2"):
+        Nodes(server / "runs" / run).look([], ["east"], {"east": [5, 6]})
+    status(server, Console(width=200))
+    assert capsys.readouterr().out.splitlines()[1] == "site east: not connected, in runs r1 and r2"
+    write_launch(server / "runs" / "r2", Launch(1, 8, wanted=False))
+    status(server, Console(width=200))
+    assert capsys.readouterr().out.splitlines()[1] == "site east: not connected, in run r1"
+
+
+def test_where_all_runs_have_one_port_a_second_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
+    provision(tmp_path / "fed", ["east"], Founding(direct=True), datetime.now(UTC))
+    server = tmp_path / "fed" / "server"
+    store, out = deployed(server), Console()
+    (server / "run").mkdir()
+    alive = {"pid": os.getpid(), "started": started(os.getpid()), "mark": "", "address": "127.0.0.1:1"}
+    (server / "run" / "server.json").write_text(json.dumps(alive))
+    with pytest.raises(UserError) as refused:
+        begin_new(server, "r2", {}, out)
+    assert str(refused.value) == (
+        "run r1 has the one port for sessions, 127.0.0.1:9093: wait for its end, or have several runs at once by a "
+        "public port ([server] public in server.toml)"
+    )
+    assert not (server / "runs" / "r2").exists()
+    store.end("r1", State.FINISHED)
+    with pytest.raises(UserError, match="cannot be shipped"):  # it gets further: this one has no files
+        begin_new(server, "r2", {}, out)
+    file = server / "server.toml"
+    store.create("r3", name="heart", config="", seed=0, engine="deployed", threads=1, hardware="cpu")
+    (server / "runs" / "r3").mkdir()
+    write_launch(server / "runs" / "r3", Launch(1, 9))
+    file.write_text(file.read_text().replace('"127.0.0.1:9093"', '"127.0.0.1:0"'))  # each run has one of its own
+    with pytest.raises(UserError, match="cannot be shipped"):
+        begin_new(server, "r2", {}, out)
 
 
 def test_a_process_serves_the_start_that_it_announced_and_no_other(tmp_path: Path) -> None:
