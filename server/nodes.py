@@ -78,6 +78,8 @@ class Nodes:
         Raises:
             UserError: another run does not come to an end of choosing.
         """
+        if not lacks and self._noted is not None and not self._noted.lacks and self._noted.nodes.keys() == {*here}:
+            return Chosen({}, {})
         with only_one(self.run.parent / LOCK, "another run is choosing nodes; trying on", PATIENCE):
             others = {run: held for run, held in holdings(self.run.parent) if run != self.run.name}
             before = self._noted or Holding(1 + max((other.turn for other in others.values()), default=0))
