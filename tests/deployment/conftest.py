@@ -162,6 +162,12 @@ class Federation:
             time.sleep(0.1)
         print(f"{time.monotonic() - began:.1f} s until {what}")
 
+    def status(self) -> str:
+        """What `hansa status` shows."""
+        said = io.StringIO()
+        command.status(self.server, Console(file=said, soft_wrap=True))
+        return said.getvalue()
+
     def state(self, run: str) -> State | None:
         """How a run stands; None if it has not begun."""
         if run not in self.store.runs()["run"].tolist():
@@ -246,10 +252,22 @@ def _assert_same_tensors(one: Any, two: Any) -> None:
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
 
 
-@pytest.fixture(scope="session")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    folder = tmp_path_factory.mktemp("deployed")
-    consortium = Consortium(folder / "consortium", SITES)
+class Public(Consortium):
+    """A consortium whose server has one public port, and whose sites have two nodes each."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, SITES, nodes=2)
+        file = self.server / "server.toml"
+        found = re.search(r'(?m)^flower = "(\S+)"', text := file.read_text())
+        assert found is not None
+        text = text.replace(found[0], f'flower = "127.0.0.1:0"\npublic = "{found[1]}"')
+        file.write_text(re.sub(r"(?m)^session = .*\n", "", text))
+        for site in SITES:
+            self.write_site(site, {"network": "gate = true\n"})
+
+
+def with_rows(consortium: Consortium, folder: Path) -> Federation:
+    """The consortium with rows at each site, and no app allowed."""
     federation = Federation(consortium, folder)
     for number, site in enumerate(SITES):
         generator = np.random.default_rng(number)
@@ -258,6 +276,23 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         rows = pd.DataFrame(x, columns=list("abcdef")).assign(ill=ill)
         rows.to_csv(consortium.site(site) / "rows.csv", index=False)
         federation.write_site(site)
+    return federation
+
+
+@pytest.fixture(scope="session")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("deployed")
+    consortium = Consortium(folder / "consortium", SITES)
+    federation = with_rows(consortium, folder)
+    with consortium:
+        yield federation
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Iterator[Federation]:
+    """Two nodes a site, and one port for all."""
+    consortium = Public(tmp_path / "consortium")
+    federation = with_rows(consortium, tmp_path)
     with consortium:
         yield federation
 
