@@ -1,5 +1,6 @@
 """What `hansa server up` does: keeps Flower's two processes of the server machine running, and its runs going."""
 
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hansa.flower import environment, free_port, port_taken, program, shown
 from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
 from hansa.supervise import Child, Program, Supervisor
 from server.admission import Admission, admit
+from server.desk import at_socket
 from server.flower import Control, Refused, Unreachable
 from server.renewal import endings
 from server.revive import Reviver
@@ -50,7 +52,9 @@ def up(folder: Path, say: Say) -> None:
         supervisor.tell(address=link.address)
         if file.server.public:
             _start_control(supervisor)
-            supervisor.tell(public=_start_gate(supervisor, file.server.public, link.address))
+            at = _start_gate(supervisor, file.server.public, link.address)
+            supervisor.tell(public=at)
+            _await_ends(supervisor, at)
         reviver = Reviver(folder / "runs", link.control, say, file.runs.auto_resume)
         admission = Admission(folder, link.control, say, startup.roster)
         supervisor.at_stop.append(lambda: _leave(link, startup.ca, reviver))
@@ -137,6 +141,31 @@ def _start_control(supervisor: Supervisor) -> None:
     """Starts the control end, on a socket that only this user reaches."""
     (supervisor.folder / "run").chmod(0o700)
     supervisor.start(Program("Control", [sys.executable, "-P", "-m", "server.control", str(supervisor.folder)]))
+
+
+def _await_ends(supervisor: Supervisor, gate: str) -> None:
+    """Waits until the control end and the gate take connections.
+
+    Raises:
+        RunFailed: they do not.
+    """
+    host, port = split(gate)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    deadline = time.monotonic() + PATIENCE
+    with at_socket(supervisor.folder) as control:
+        for kind, address in ((socket.AF_UNIX, control), (family, (_reached(host), port))):
+            while not _takes_connections(kind, address):
+                if time.monotonic() > deadline:
+                    raise RunFailed(f"the server's gate did not answer within {PATIENCE:g} s; see its logs")
+                supervisor.wait(0.1)
+
+
+def _takes_connections(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
+    with socket.socket(family) as probe, suppress(OSError):
+        probe.settimeout(1.0)
+        probe.connect(address)
+        return True
+    return False
 
 
 def _reached(host: str) -> str:
