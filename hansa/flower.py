@@ -68,9 +68,14 @@ def port_taken(last_words: Iterable[str]) -> bool:
     return any("address already in use" in line.lower() for line in last_words)
 
 
+def colourless(text: str) -> str:
+    """A text without what colours a terminal."""
+    return _COLOUR.sub("", text)
+
+
 def shown(line: str) -> str | None:
     """A line of a log as a terminal shows it; None where it tells nothing."""
-    text = _COLOUR.sub("", line).rstrip()
+    text = colourless(line).rstrip()
     if not text or _CHATTER.match(text) or any(known in text for known in _KNOWN):
         return None
     return text

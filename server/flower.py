@@ -38,6 +38,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
 
 from hansa.errors import RunFailed, UserError
+from hansa.flower import colourless
 from server.launch import APP, Launch, read_launch, write_launch
 
 
@@ -130,7 +131,7 @@ class Control:
         """What the server's process of a run writes, until the run is over."""
         with _telling():
             for part in self._client.StreamLogs(StreamLogsRequest(run_id=run)):
-                yield part.log_output
+                yield colourless(part.log_output)
 
     def nodes(self) -> list[Node]:
         """The registered sites."""

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.flower import environment, program, shown
+from hansa.flower import colourless, environment, program, shown
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def test_chatter_is_not_shown(line: str) -> None:
 )
 def test_what_tells_something_is_shown_without_colours(line: str, text: str) -> None:
     assert shown(line) == text
+    assert colourless(line) == text
 
 
 @pytest.mark.parametrize(("telemetry", "value"), [(False, "0"), (True, "1")])
