@@ -57,6 +57,12 @@ def private_keys(folder: Path) -> list[str]:
     return [line for line in lines if "-----" not in line and not line.startswith("b3BlbnNzaC1rZXkt")]
 
 
+def waiting(heart: "Heart") -> list[str]:
+    """The sites whose requests wait."""
+    found = administrator_asks(heart.folder, datetime.now(UTC), print)("requests", {})
+    return [request["site"] for request in found["requests"]]
+
+
 def test_a_site_that_was_invited_joins_and_its_folder_is_what_site_up_wants(heart: "Heart", tmp_path: Path) -> None:
     joining = heart.joining(tmp_path / "bern")
     joining.start(heart.kit("bern"))
@@ -78,6 +84,29 @@ def test_a_site_that_was_invited_joins_and_its_folder_is_what_site_up_wants(hear
     kept = b"".join(path.read_bytes() for path in heart.folder.rglob("*") if path.is_file())
     said = "".join(joining.said).encode()
     assert not [line for line in private_keys(tmp_path / "bern") if line.encode() in kept + said]
+
+
+def test_a_site_that_was_invited_with_two_nodes_makes_two_keys_and_renews_with_both(
+    heart: "Heart", tmp_path: Path
+) -> None:
+    invite(heart.folder, "basel", datetime.now(UTC), nodes=2)
+    joining = heart.joining(tmp_path / "basel")
+    joining.start(heart.folder / "invitations" / "basel.kit")
+    joining.until("waiting to be approved")
+    heart.approve("basel")
+    joining.end()
+    site = open_site_folder(tmp_path / "basel", datetime.now(UTC))
+    assert site.node_keys == ["node.key", "node-2.key"]
+    keys = [(site.path / name).read_bytes() for name in site.node_keys]
+    member = site.roster.member("basel")
+    assert member is not None
+    assert member.nodes == tuple(map(identity.node_public, keys))
+    renewing = threading.Thread(target=renew, args=(site.path, print))
+    renewing.start()
+    heart.until(lambda: heart.approve("basel") if "basel" in waiting(heart) else None)
+    renewing.join(LONG)
+    assert read_roster(site.path).member("basel") != member
+    assert open_site_folder(site.path, datetime.now(UTC)).node_keys == site.node_keys
 
 
 def test_a_join_that_was_cut_off_goes_on_with_the_same_keys(heart: "Heart", tmp_path: Path) -> None:
