@@ -80,6 +80,8 @@ class Connect:
         Raises:
             Refused: it is not.
         """
+        if not data:
+            raise Refused(f"proxy {self.proxy} closed the connection without an answer")
         try:
             self._http.receive_data(data)
             while isinstance(event := self._http.next_event(), h11.InformationalResponse):
@@ -89,7 +91,7 @@ class Connect:
         if event is h11.NEED_DATA:
             return False
         if not isinstance(event, h11.Response):
-            raise Refused(f"proxy {self.proxy} closed the connection")
+            raise Refused(f"proxy {self.proxy} answers what is no HTTP")
         if event.status_code == 407:
             raise Refused(f"proxy {self.proxy} wants another user or password (407)")
         if not 200 <= event.status_code < 300:
