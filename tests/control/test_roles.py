@@ -1,4 +1,4 @@
-"""Who may do what: every cell of the table in docs/roles.md, against a gate and a control end that run as processes."""
+"""Who may do what: every cell of the table in the docs, against a gate and a control end that run as processes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from tests.control.conftest import Heart
 
 WHO = {"researcher": "ann", "auditor": "bob", "administrator": "eve", "site": "boston", "nobody": None}
-TABLE = Path(__file__).parents[2] / "docs" / "roles.md"
-ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.read_text().splitlines() if line[:2] == "| "]
+PAGE = Path(__file__).parents[2] / "docs" / "operate-a-server.md"
+TABLE = PAGE.read_text().partition("| act |")[2].partition("\n\n")[0]
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in f"| act |{TABLE}".splitlines() if line[:2] == "| "]
 ROLES = ROWS[0][1:]
 MAY = {verb: [role for role, cell in zip(ROLES, cells, strict=True) if cell] for verb, *cells in ROWS[1:]}
 OWN = {(verb, role) for verb, *cells in ROWS[1:] for role, cell in zip(ROLES, cells, strict=True) if cell == "own runs"}
