@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hansa.identity import Credential, p256, sign_leaf, spki
+from hansa.identity import Credential, p256, public_p256, sign_leaf, spki
 from hansa.wire.rules import site_uri
 
 
@@ -46,9 +46,7 @@ def sign_site(authority: Credential, csr: bytes, site: str, now: datetime) -> by
 def _requested(csr: bytes) -> ec.EllipticCurvePublicKey:
     try:
         request = x509.load_pem_x509_csr(csr)
-        key = request.public_key()
-        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
-            raise ValueError("not a P-256 key")
+        key = public_p256(request.public_key())
         if not request.is_signature_valid:
             raise ValueError("not signed by its own key")
     except (UnsupportedAlgorithm, InvalidSignature) as error:

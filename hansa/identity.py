@@ -100,10 +100,7 @@ def certified_key(certificate: bytes) -> str:
     Raises:
         ValueError: it is none.
     """
-    key = _loaded(certificate).public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("not a P-256 key")
-    return spki(key)
+    return spki(public_p256(_loaded(certificate).public_key()))
 
 
 def certifies(certificate: bytes, authority: bytes, site: str) -> bool:
@@ -139,10 +136,16 @@ def node_public(private: bytes) -> str:
     Raises:
         ValueError: it is no such key.
     """
-    key = load_ssh_private_key(private, password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("not a P-256 key")
-    return spki(key.public_key())
+    return spki(load_node_key(private).public_key())
+
+
+def load_node_key(private: bytes) -> ec.EllipticCurvePrivateKey:
+    """A node key from its OpenSSH form.
+
+    Raises:
+        ValueError: it is no such key.
+    """
+    return _private_p256(load_ssh_private_key(private, password=None))
 
 
 def load_signing_key(private: bytes) -> Ed25519PrivateKey:
@@ -159,8 +162,12 @@ def load_signing_key(private: bytes) -> Ed25519PrivateKey:
 
 def fingerprint(certificate: bytes) -> str:
     """`sha256:` and the digest of a PEM certificate's DER, in hex."""
-    der = _loaded(certificate).public_bytes(Encoding.DER)
-    return f"sha256:{hashlib.sha256(der).hexdigest()}"
+    return fingerprint_of_der(_loaded(certificate).public_bytes(Encoding.DER))
+
+
+def fingerprint_of_der(certificate: bytes) -> str:
+    """`sha256:` and the digest of a certificate in DER, in hex."""
+    return f"sha256:{hashlib.sha256(certificate).hexdigest()}"
 
 
 def is_authority(certificate: bytes) -> bool:
@@ -270,15 +277,29 @@ def p256(key: bytes) -> ec.EllipticCurvePrivateKey:
     Raises:
         ValueError: it is none.
     """
-    found = load_pem_private_key(key, password=None)
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
+    return _private_p256(load_pem_private_key(key, password=None))
+
+
+def public_p256(key: object) -> ec.EllipticCurvePublicKey:
+    """A public key, if it is a P-256 one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("not a P-256 key")
-    return found
+    return key
 
 
 def spki(key: ec.EllipticCurvePublicKey) -> str:
     """A public key: SPKI, PEM."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def _private_p256(key: object) -> ec.EllipticCurvePrivateKey:
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("not a P-256 key")
+    return key
 
 
 def _leaf(

@@ -7,11 +7,11 @@ from typing import Annotated
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import Field, ValidationError
 
 from hansa.csr import make_csr, requested_key
-from hansa.identity import load_signing_key, node_public, signing_public, spki
+from hansa.identity import load_node_key, load_signing_key, node_public, public_p256, signing_public, spki
 from hansa.kit import Signature, Signed, canonical, signed_by
 from hansa.roster import MOST_NODES, Fingerprint, Member, Nodes, PublicKey
 from hansa.startup import SIGN_KEY, TLS_KEY
@@ -147,17 +147,14 @@ def make_request(
 
 
 def _node_proof(private: bytes, data: bytes) -> str:
-    key = load_ssh_private_key(private, password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("not a P-256 key")
-    return key.sign(data, ec.ECDSA(hashes.SHA256())).hex()
+    return load_node_key(private).sign(data, ec.ECDSA(hashes.SHA256())).hex()
 
 
 def _node_proven(public: str, signature: str, data: bytes) -> bool:
     """Whether a signature (ECDSA, DER in hex) is by a node key: SPKI, PEM, as `node_public` writes it."""
     try:
-        key = load_pem_public_key(public.encode())
-        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1" or spki(key) != public:
+        key = public_p256(load_pem_public_key(public.encode()))
+        if spki(key) != public:
             return False
         key.verify(bytes.fromhex(signature), data, ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError, UnsupportedAlgorithm):

@@ -1,10 +1,9 @@
 """Who calls the control end: as the certificate says, unless it was revoked."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from hansa.identity import uris_of_der
+from hansa.identity import fingerprint_of_der, uris_of_der
 from hansa.roles import Role, named
 from server.members import Members, Unwelcome
 from server.revoked import Revoked
@@ -40,7 +39,7 @@ class Callers:
         """
         if not certificate:
             return NOBODY
-        fingerprint = f"sha256:{hashlib.sha256(certificate).hexdigest()}"
+        fingerprint = fingerprint_of_der(certificate)
         if (found := named(uris_of_der(certificate))) is None:
             raise Unwelcome(f"a certificate of our authority's that names nobody ({fingerprint[:15]}...)")
         role, name = found

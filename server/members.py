@@ -1,9 +1,9 @@
 """Who may come in at the gate: the sites of the roster whose certificate was not revoked."""
 
-import hashlib
 from pathlib import Path
 
 from hansa.fresh import Fresh
+from hansa.identity import fingerprint_of_der
 from hansa.roster import Member
 from hansa.startup import CA, ROSTER, ROSTER_KEY, ROSTER_SIGNATURE, read_roster
 from server.former import Former
@@ -29,7 +29,7 @@ class Members:
             Unwelcome: it is no site's, or it was revoked.
             UserError: the roster or the revocations cannot be read.
         """
-        fingerprint = f"sha256:{hashlib.sha256(certificate).hexdigest()}"
+        fingerprint = fingerprint_of_der(certificate)
         roster, name = self._roster.get(), self._former.sites().get(fingerprint)
         member = next((site for site in roster.sites if fingerprint == site.tls or name == site.name), None)
         if member is None:
