@@ -27,7 +27,7 @@ STAYS = re.compile(r'# stays in its terminal; says "(.+)" when it is there\n')
 FIRST = re.compile(r'# first: Ctrl-C where "(.+)" runs\n')
 NOT_HERE = "# not in the trial: "
 EDIT = "# bern/site.toml\n"
-WAIT = 300.0  # seconds for what takes a few on an idle machine
+WAIT = 600.0  # seconds for what takes a few on an idle machine
 
 
 def blocks(page: str, kind: str = "sh") -> list[str]:
