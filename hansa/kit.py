@@ -8,7 +8,6 @@ messages repeat nothing of it.
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -56,14 +55,24 @@ class Signed(Table):
         return signed_by(roster_key, self.signature, CONTEXT + self.invitation.to_bytes())
 
 
-class Kit(Table):
-    """What a site gets of its consortium."""
+class Facts(Table):
+    """What a kit says of the consortium."""
 
     hansa_kit: Literal[1]  # the form of the file
     consortium: Name
     server: Dialled  # the server's public port
     ca: Annotated[str, Field(max_length=16_384)]  # PEM
     roster_key: PublicKey
+
+    @property
+    def digest(self) -> str:
+        """Of all that it says of the consortium, in hex."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json", exclude={"invited"}))).hexdigest()
+
+
+class Kit(Facts):
+    """What a site gets of its consortium."""
+
     invited: Signed
 
     @property
@@ -75,11 +84,6 @@ class Kit(Table):
     def nodes(self) -> int:
         """How many the site is to have."""
         return self.invited.invitation.nodes
-
-    @property
-    def digest(self) -> str:
-        """Of all but the invitation, in hex."""
-        return hashlib.sha256(canonical(self.model_dump(mode="json", exclude={"invited"}))).hexdigest()
 
     def to_bytes(self) -> bytes:
         """The file."""
@@ -96,6 +100,9 @@ def invite(site: str, consortium: str, key: bytes, now: datetime, days: int = DA
         now: with its zone.
         days: for which it is good.
         nodes: that the site is to have.
+
+    Raises:
+        ValueError: the key is none.
     """
     expires = (now + timedelta(days=days)).replace(microsecond=0)
     invitation = Invitation(site=site, nonce=secrets.token_hex(32), nodes=nodes, expires=expires, consortium=consortium)
@@ -103,20 +110,21 @@ def invite(site: str, consortium: str, key: bytes, now: datetime, days: int = DA
     return Signed(invitation=invitation, signature=signature)
 
 
-def make_kit(facts: Mapping[str, str], site: str, key: bytes, now: datetime, days: int = DAYS, nodes: int = 1) -> Kit:
+def make_kit(facts: Facts, site: str, key: bytes, now: datetime, days: int = DAYS, nodes: int = 1) -> Kit:
     """A kit for a site.
 
     Args:
-        facts: consortium, server, ca and roster_key.
+        facts: of the consortium.
         site: its name.
         key: the roster key's private half, PEM.
         now: with its zone.
         days: for which the invitation is good.
         nodes: that the site is to have.
+
+    Raises:
+        ValueError: the key is none.
     """
-    blank = invite(site, "0" * 64, key, now, days)
-    about = Kit.model_validate({"hansa_kit": 1, **facts, "invited": blank}).digest
-    return Kit.model_validate({"hansa_kit": 1, **facts, "invited": invite(site, about, key, now, days, nodes)})
+    return Kit(**facts.model_dump(), invited=invite(site, facts.digest, key, now, days, nodes))
 
 
 def read_kit(path: Path) -> Kit:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hansa.errors import UserError
 from hansa.files import whole, write_private
-from hansa.kit import DAYS, make_kit
+from hansa.kit import DAYS, Facts, make_kit
 from hansa.roster import MOST_NODES
 from hansa.tables import A_NAME, is_name
 from server.consortium import Consortium, open_consortium
@@ -39,12 +39,13 @@ def invite(folder: Path, site: str, now: datetime, days: int = DAYS, nodes: int 
     if not 1 <= days <= MOST_DAYS:
         raise UserError(f"--days {days}: must be between 1 and {MOST_DAYS}")
     check_nodes(nodes)
-    facts = {
-        "consortium": own.table.name,
-        "server": own.table.server,
-        "ca": own.authority.certificate.decode("ascii"),
-        "roster_key": own.roster_public.decode("ascii").strip(),
-    }
+    facts = Facts(
+        hansa_kit=1,
+        consortium=own.table.name,
+        server=own.table.server,
+        ca=own.authority.certificate.decode("ascii"),
+        roster_key=own.roster_public.decode("ascii").strip(),
+    )
     kit = make_kit(facts, site, own.roster_key, now, days, nodes)
     path = folder / INVITATIONS / f"{site}.kit"
     path.parent.mkdir(mode=0o700, exist_ok=True)

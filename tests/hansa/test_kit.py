@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from hansa.errors import UserError
 from hansa.identity import make_authority, make_signing_key, make_site
-from hansa.kit import LARGEST, make_kit, parse_kit, read_kit
+from hansa.kit import LARGEST, Facts, make_kit, parse_kit, read_kit
 
 NOW = datetime.now(UTC)
 AUTHORITY, ROSTER_KEY = make_authority("heart", NOW), make_signing_key()
-FACTS = {
-    "consortium": "heart",
-    "server": "fl.example.org:443",
-    "ca": AUTHORITY.certificate.decode(),
-    "roster_key": ROSTER_KEY.public,
-}
+FACTS = Facts(
+    hansa_kit=1,
+    consortium="heart",
+    server="fl.example.org:443",
+    ca=AUTHORITY.certificate.decode(),
+    roster_key=ROSTER_KEY.public,
+)
 KIT = make_kit(FACTS, "bern", ROSTER_KEY.private, NOW)
 DATA = KIT.to_bytes()
 TOKENS = (KIT.invited.invitation.nonce, KIT.invited.signature)
