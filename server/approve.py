@@ -16,7 +16,7 @@ from hansa.startup import ROSTER, ROSTER_SIGNATURE, SERVER_FILE, read
 from hansa.swap import swap
 from server.consortium import ISSUED, Consortium, open_consortium
 from server.invite import check_new_name
-from server.people import administrator
+from server.people import administrator, issue
 from server.publishing import publish
 from server.revoked import Revoked
 
@@ -89,7 +89,7 @@ def revoke(folder: Path, name: str, now: datetime, ask: Ask, say: Say) -> None:
         RunFailed: the server does not answer; what was decided stands here, and it is told the next time.
     """
     own = open_consortium(folder, now)
-    Revoked(own.path).add(_print_of(own, name))  # first: whatever is cut off then, the name is out
+    Revoked(own.path).add(_fingerprint_of(own, name))  # first: whatever is cut off then, the name is out
     _settle(own, own.with_members([member for member in own.roster.sites if member.name != name]))
     own = open_consortium(folder, now)
     if (folder / "server" / SERVER_FILE).is_file():
@@ -148,10 +148,9 @@ def _what(request: Request) -> str:
 
 def _let_in(own: Consortium, requests: Sequence[Request], now: datetime) -> None:
     members = {member.name: member for member in own.roster.sites}
-    (own.path / ISSUED).mkdir(mode=0o700, exist_ok=True)
     for request in requests:
         certificate = sign_site(own.authority, request.csr.encode(), request.site, now)
-        write_atomically(own.path / ISSUED / f"{request.site}.crt", certificate)
+        issue(own.path, request.site, certificate)
         members[request.site] = Member(
             name=request.site, tls=fingerprint(certificate), sign=request.sign, nodes=request.nodes
         )
@@ -189,7 +188,7 @@ def _publication(own: Consortium) -> dict[str, Any]:
     }
 
 
-def _print_of(own: Consortium, name: str) -> str:
+def _fingerprint_of(own: Consortium, name: str) -> str:
     """The fingerprint of a site's or a person's certificate."""
     if member := own.roster.member(name):
         return member.tls

@@ -1,7 +1,7 @@
 """The people of a consortium who ask its server from elsewhere: their certificates, and folders for their machines."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from hansa.errors import UserError
@@ -10,13 +10,12 @@ from hansa.folders import made, write_folder
 from hansa.identity import Credential, ends, fingerprint, make_person, uris
 from hansa.person import PERSON_FILE, Person, open_person, person_toml
 from hansa.roles import Role, uri
-from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
+from hansa.startup import CA, SOON, TLS_CERTIFICATE, TLS_KEY
 from hansa.swap import swap
 from server.consortium import ISSUED, Consortium, open_consortium
 from server.revoked import Revoked
 
 FOUNDER = "founder"  # the administrator whose certificate is in the consortium's own folder
-SOON = timedelta(days=30)  # before its end the founder's certificate is made anew
 
 Someone = tuple[Role, str]
 

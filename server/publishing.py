@@ -85,9 +85,9 @@ def _checked(folder: Path, said: Publication, before: Roster) -> Roster:
     if roster.edition < before.edition or (roster.edition == before.edition and roster != before):
         raise Unsound("edition", f"{ROSTER} is of edition {roster.edition}, the server's of {before.edition}")
     ca = read(folder, CA)
-    for name, certificate in said.certificates.items():
-        member = roster.member(name)
-        if member is None or not certifies(certificate.encode(), ca, name) or member.tls != _print(certificate):
+    for name, text in said.certificates.items():
+        member, certificate = roster.member(name), text.encode()
+        if member is None or not certifies(certificate, ca, name) or member.tls != fingerprint(certificate):
             raise Unsound("certificate", f"the certificate for {name} is not the one that {ROSTER} has")
     return roster
 
@@ -95,20 +95,16 @@ def _checked(folder: Path, said: Publication, before: Roster) -> Roster:
 def _lay_in(folder: Path, said: Publication, before: Roster, roster: Roster) -> None:
     """Those who are out first: whatever is cut off then, nobody is in who should not be."""
     former, now = dict(Former(folder).sites()), {site.name: site for site in roster.sites}
-    out = set(said.revoked)
+    out = set(said.revoked)  # fingerprints
     for site in before.sites:
         after = now.get(site.name)
         if after is None or (after.sign, after.nodes) != (site.sign, site.nodes):
-            out |= {site.tls, *(print_ for print_, name in former.items() if name == site.name)}
+            out |= {site.tls, *(one for one, name in former.items() if name == site.name)}
         elif after.tls != site.tls:
             former[site.tls] = site.name
     Revoked(folder).add(*out)
     for name, certificate in said.certificates.items():
         write_atomically(folder / CERTIFICATES / f"{name}.crt", certificate.encode())
-    Former(folder).put({print_: name for print_, name in former.items() if print_ not in out})
+    Former(folder).put({one: name for one, name in former.items() if one not in out})
     swap(folder, {ROSTER: said.roster.encode(), ROSTER_SIGNATURE: f"{said.signature}\n".encode()})
     settle_requests(folder, roster)
-
-
-def _print(certificate: str) -> str:
-    return fingerprint(certificate.encode())
