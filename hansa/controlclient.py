@@ -1,6 +1,6 @@
 """Asks the server's control end, through its gate, and a proxy if there is one.
 
-What a question and its answer are stands in `server/control.py`.
+What a question and its answer are stands in `hansa.controlrules`.
 """
 
 import asyncio
@@ -14,15 +14,14 @@ from typing import Any
 
 import h11
 
+from hansa.controlrules import BYTES, JSON_LINES, PATH, QUIET, SHA256
 from hansa.dial import Way, in_words
 from hansa.errors import RunFailed, UserError
 from hansa.routes import CONTROL
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 
-QUIET = 60.0  # seconds after which a silent server is given up; it shows every fifteen that it is alive
 READ = 1 << 18  # bytes that are taken at once
 LONGEST = 8 << 20  # bytes of a line
-SHA256 = b"hansa-sha256"
 
 
 class Unanswered(RunFailed):
@@ -60,7 +59,7 @@ class Control:
             RunFailed: it failed there; an `Unanswered`: there is no answer.
         """
         with self._asked(verb, body) as (head, parts):
-            if not _is(head, b"application/x-ndjson"):
+            if _type(head) != JSON_LINES:
                 raise UserError(f"{self.way.server} refuses: {_plain(b''.join(parts).decode(errors='replace'))}")
             for part in self._whole_lines(parts):
                 if "error" in part:
@@ -75,17 +74,17 @@ class Control:
     def file(self, verb: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Asks for a file: its SHA-256, hex, and its bytes from where the question says. Raises as `ask` does."""
         with self._asked(verb, body) as (head, parts):
-            if not _is(head, b"application/octet-stream"):
+            if _type(head) != BYTES:
                 for part in self._whole_lines(parts):
                     if "error" in part:
                         raise _error(part)
                 raise UserError(f"{self.way.server}: sends no file; is hansa the same at both ends?")
-            yield dict(head.headers).get(SHA256, b"").decode("ascii", errors="replace"), parts
+            yield _header(head, SHA256), parts
 
     def date(self, verb: str, body: Mapping[str, Any]) -> str:
         """The header Date of whatever answer there is, "" without one. Raises as `ask` does."""
         with self._asked(verb, body) as (head, _):
-            return dict(head.headers).get(b"date", b"").decode("ascii", errors="replace")
+            return _header(head, "date")
 
     def connect(self) -> ssl.SSLSocket:
         """A connection to it, both certificates shown.
@@ -107,7 +106,7 @@ class Control:
     def _asked(self, verb: str, body: Mapping[str, Any]) -> Iterator[tuple[h11.Response, Iterator[bytes]]]:
         content, http = json.dumps(body, allow_nan=False).encode(), h11.Connection(h11.CLIENT)
         heads = [("host", CONTROL), ("content-type", "application/json"), ("content-length", str(len(content)))]
-        request = http.send(h11.Request(method="POST", target=f"/v1/control/{verb}", headers=heads)) or b""
+        request = http.send(h11.Request(method="POST", target=f"{PATH}{verb}", headers=heads)) or b""
         http.send(h11.Data(data=content))
         http.send(h11.EndOfMessage())
         with self._telling():
@@ -176,8 +175,13 @@ def _context(ca: Path, pair: tuple[Path, Path] | None) -> ssl.SSLContext:
     return made
 
 
-def _is(head: h11.Response, kind: bytes) -> bool:
-    return dict(head.headers).get(b"content-type", b"").startswith(kind)
+def _header(head: h11.Response, name: str) -> str:
+    """A header's value, "" without one."""
+    return dict(head.headers).get(name.encode("ascii"), b"").decode("ascii", errors="replace")
+
+
+def _type(head: h11.Response) -> str:
+    return _header(head, "content-type").partition(";")[0]
 
 
 def _error(part: Mapping[str, Any]) -> UserError | RunFailed:

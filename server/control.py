@@ -1,12 +1,7 @@
 """The server's control end: what people and sites ask the server for, as the gate passes it on.
 
 `python -m server.control FOLDER` is kept running by `hansa server up`. It listens on a Unix socket that nobody else
-reaches, and takes the gate's word for who calls.
-
-    POST /v1/control/VERB      a JSON object
-    answer                     a line of JSON each: {"line": "to print"}, {} when quiet,
-                               last {"result": {...}} or {"error": ["line", ...], "code": 1 or 2};
-                               or a file from a byte on, and its SHA-256 in the header hansa-sha256
+reaches, and takes the gate's word for who calls. What a question and its answer are stands in `hansa.controlrules`.
 """
 
 import asyncio
@@ -29,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from hansa.controlrules import BEAT, BYTES, JSON_LINES, PATH, SHA256
 from hansa.errors import RunFailed, UserError
 from hansa.roles import Role
 from hansa.startup import SERVER_FILE
@@ -36,16 +32,14 @@ from hansa.swap import settle
 from server.acts import Acts
 from server.asking import Answer, Ask, Denied, Gone, Handler, Sent
 from server.callers import Caller
-from server.desk import CERTIFICATE, NAME, PATH, ROLE, SHA256, at_socket
+from server.desk import CERTIFICATE, NAME, ROLE, at_socket
 from server.roles import ACTS
 from server.serverfile import load_server_file
 from server.verbs import VERBS
 
 MOST = 256  # questions that are answered at once; by one certificate, the gate lets fewer in
-BEAT = 15.0  # seconds after which a quiet answer shows that it is alive
 LONGEST = 60.0  # seconds that the digest of a file may take
 CHUNK = 1 << 18  # bytes of a file that are sent at once
-JSON_LINES = "application/x-ndjson"
 
 
 class Control:
@@ -201,7 +195,7 @@ async def _content(sent: Sent) -> AsyncIterator[bytes]:
 
 def _heads(sent: Sent) -> dict[str, str]:
     length = {"content-length": str(sent.size - sent.offset)}
-    return {**length, "content-type": "application/octet-stream", SHA256: sent.sha256}
+    return {**length, "content-type": BYTES, SHA256: sent.sha256}
 
 
 @contextmanager

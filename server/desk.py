@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hansa.controlrules import PATH, QUIET, SHA256
 from hansa.errors import UserError
 from hansa.roles import Role
 from hansa.splice import CHUNK, LIMIT, Stream
@@ -19,16 +20,10 @@ from server.members import Unwelcome
 from server.requestfilter import RequestFilter, Rules
 from server.roles import ACTS
 
-PATH = "/v1/control/"
-ROLE, NAME, CERTIFICATE = (
-    b"hansa-role",
-    b"hansa-name",
-    b"hansa-certificate",
-)  # headers by which the gate tells who calls
-SHA256 = "hansa-sha256"  # the header of a file's digest, hex
+# Headers by which the gate tells who calls.
+ROLE, NAME, CERTIFICATE = b"hansa-role", b"hansa-name", b"hansa-certificate"
 SOCKET = "control.sock"
 
-IDLE = 60.0  # seconds; a quiet answer shows every fifteen that it is alive
 ASKING = 300.0  # seconds in which a question must have come whole
 STRANGER = 30.0  # seconds that all takes with who shows no certificate
 STRANGERS = 64  # connections at once of all strangers together
@@ -36,7 +31,7 @@ AT_ONCE = 8  # by one certificate, or of strangers from one address
 WORD = 5.0  # seconds in which who is turned away is told why
 
 _PASSED = re.compile(rb"content-type|content-length")
-_RETURNED = re.compile(rb"content-type|content-length|date|hansa-sha256")
+_RETURNED = re.compile(rf"content-type|content-length|date|{SHA256}".encode())
 
 
 @contextmanager
@@ -96,7 +91,7 @@ class Desk:
             caller: where it comes from.
         """
         try:
-            async with ended(raw, first, self.contexts.get(), IDLE) as (end, certificate):
+            async with ended(raw, first, self.contexts.get(), QUIET) as (end, certificate):
                 try:
                     who = self.callers.find(certificate)
                 except Unwelcome as refusal:
@@ -125,7 +120,7 @@ class Desk:
                 sieve,
                 lambda: self.callers.find(certificate),  # again: it may have been revoked since
                 lambda line: self.note(caller, f"{who}: {line}"),
-                IDLE,
+                QUIET,
                 _limit(sieve, who),
             )
         finally:
