@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hansa.errors import UserError
+from hansa.errors import UserError, reason
 
 Place = tuple[str | int, ...]  # a table, then keys or positions in lists
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise UserError(f"{path.name}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}; give the path of a TOML file") from error
+        raise UserError(f"{path}: {reason(error)}; give the path of a TOML file") from error
 
 
 def _parsed(file: str, text: str) -> dict[str, Any]:

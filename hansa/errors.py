@@ -12,6 +12,11 @@ class UserError(ValueError):
         super().__init__("\n".join(self.problems))
 
 
+def reason(error: OSError) -> str:
+    """Why the system did not do it, for a line that has said which file or address."""
+    return (error.strerror or str(error)).lower()
+
+
 class RunFailed(RuntimeError):
     """A run that ended in a failure state, the model so far saved. The `hansa` command ends with code 1."""
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import AwareDatetime, Field, ValidationError
 
 from hansa.address import Dialled
-from hansa.errors import UserError
+from hansa.errors import UserError, reason
 from hansa.identity import is_authority, load_signing_key
 from hansa.roster import MOST_NODES, PublicKey
 from hansa.tables import Name, Table
@@ -137,8 +137,7 @@ def read_kit(path: Path) -> Kit:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path}: {reason}; give the path of the kit that `hansa invite` made") from None
+        raise UserError(f"{path}: {reason(error)}; give the path of the kit that `hansa invite` made") from None
     return parse_kit(data, str(path))
 
 

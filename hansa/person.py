@@ -13,10 +13,10 @@ from hansa.controlclient import Control, in_folder
 from hansa.dial import way
 from hansa.document import Document
 from hansa.errors import UserError
-from hansa.identity import Credential, flaw, uris
+from hansa.identity import uris
 from hansa.proxy import ProxyUrl
 from hansa.roles import PEOPLE, Role, uri
-from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY, read
+from hansa.startup import TLS_CERTIFICATE, read_tls
 from hansa.tables import A_NAME, Name, Table
 
 PERSON_FILE = "person.toml"
@@ -74,15 +74,8 @@ def open_person(folder: Path, now: datetime) -> Person:
     tables = checked(
         Document(folder / PERSON_FILE), {"person": PersonTable, "network": NetworkTable}, needed={"person"}
     )
-    person, own = tables["person"], Credential(read(folder, TLS_CERTIFICATE), read(folder, TLS_KEY))
-    try:
-        wrong = flaw(own, read(folder, CA), now)
-        if not wrong and uri(person.role, person.name) not in uris(own.certificate):
-            wrong = f"is not that of {person.role} {person.name}"
-    except ValueError as error:
-        raise UserError(
-            f"{folder}: {TLS_CERTIFICATE} or {TLS_KEY} is no PEM file of its kind; copy both anew"
-        ) from error
-    if wrong:
-        raise UserError(f"{folder / TLS_CERTIFICATE}: the certificate {wrong}; ask the consortium for a new one")
+    person = tables["person"]
+    if uri(person.role, person.name) not in uris(read_tls(folder, now).certificate):
+        wrong = f"is not that of {person.role} {person.name}; copy the folder anew from what hansa provision made"
+        raise UserError(f"{folder / TLS_CERTIFICATE}: the certificate {wrong}")
     return Person(person.name, person.role, in_folder(way(person.server, tables["network"].proxy), folder))

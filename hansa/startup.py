@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from hansa.errors import UserError
+from hansa.errors import UserError, reason
 from hansa.identity import Credential, ends, fingerprint, flaw
 from hansa.roster import Roster, verified
 from hansa.swap import settle
@@ -46,16 +46,25 @@ def read_startup(folder: Path, now: datetime) -> Startup:
     """
     settle(folder)
     roster = read_roster(folder)
-    ca, tls = read(folder, CA), Credential(read(folder, TLS_CERTIFICATE), read(folder, TLS_KEY))
+    return Startup(read(folder, CA), read_tls(folder, now), roster)
+
+
+def read_tls(folder: Path, now: datetime) -> Credential:
+    """The folder's TLS certificate and key, if they are good: see `flaw`.
+
+    Raises:
+        UserError: a file is missing, or they are not; one line.
+    """
+    tls = Credential(read(folder, TLS_CERTIFICATE), read(folder, TLS_KEY))
     try:
-        wrong = flaw(tls, ca, now)
+        wrong = flaw(tls, read(folder, CA), now)
     except ValueError as error:
         raise UserError(
             f"{folder}: {TLS_CERTIFICATE} or {TLS_KEY} is no PEM file of its kind; copy both anew"
         ) from error
     if wrong:
         raise UserError(f"{folder / TLS_CERTIFICATE}: the certificate {wrong}; ask the consortium for a new one")
-    return Startup(ca, tls, roster)
+    return tls
 
 
 def ending(folder: Path, certificate: bytes, now: datetime, mend: str) -> str | None:
@@ -101,5 +110,4 @@ def read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{folder / name}: {reason}; copy it from what `hansa provision` made") from error
+        raise UserError(f"{folder / name}: {reason(error)}; copy it from what `hansa provision` made") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hansa.controlclient import Control
-from hansa.errors import RunFailed, UserError
+from hansa.errors import RunFailed, UserError, reason
 from hansa.files import sync_folder, write_atomically
 from hansa.runfolder import FETCHED, MANIFEST
 
@@ -76,7 +76,7 @@ def fetch(source: Source, run: str, to: Path, say: Callable[[str], None]) -> Non
     files, manifest = source.listing(run)
     wanted = {name: _result(to / name, one) for name, one in files.items() if name in FETCHED}
     if not wanted:
-        raise UserError(f"run {run} has left no files")
+        raise UserError(f"run {run} has left no files to fetch; hansa logs {run} says what became of it")
     text = json.dumps(manifest, indent=1).encode() + b"\n"
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,8 @@ def fetch(source: Source, run: str, to: Path, say: Callable[[str], None]) -> Non
             say(f"{one.path}: {'is there already' if _there(one) else _save(source, run, one)}")
         _save_manifest(to / MANIFEST, text)
     except OSError as error:
-        raise UserError(f"{error.filename or to}: {(error.strerror or str(error)).lower()}; see to it") from None
+        mend = "make room, mend its permissions, or give another folder"
+        raise UserError(f"{error.filename or to}: {reason(error)}; {mend}") from None
 
 
 def _result(path: Path, said: Said) -> Result:

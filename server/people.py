@@ -71,7 +71,7 @@ def administrator(folder: Path, now: datetime) -> Person:
     """
     own = open_consortium(folder, now)
     if not own.table.gate:
-        raise UserError(f"{folder}: its server has no public port ([consortium] gate in consortium.toml)")
+        raise UserError(f"{folder}: its server has no public port ([consortium] gate), so add sites by hansa provision")
     if not _lasts(own, now):
         files = person_files(own.authority, (Role.ADMINISTRATOR, FOUNDER), own.table.server, now)
         swap(own.path, {name: files[name] for name in files if name != PERSON_FILE or not (own.path / name).exists()})

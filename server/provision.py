@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hansa.address import is_host, join
-from hansa.errors import UserError
+from hansa.errors import UserError, reason
 from hansa.files import write_atomically
 from hansa.folders import made, write_folder
 from hansa.identity import (
@@ -100,7 +100,8 @@ def provision(
             raise UserError(f"{folder}: is there, and no consortium in it; give a new folder, or that of a consortium")
         return _found(folder, sites, founding, now, people, nodes)
     except OSError as error:
-        raise UserError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}; see to it") from error
+        mend = "make room, mend its permissions, or give another folder"
+        raise UserError(f"{error.filename or folder}: {reason(error)}; {mend}") from error
 
 
 def _found(

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 
 from hansa.address import as_ip, is_loopback, join, split
-from hansa.errors import RunFailed, UserError
+from hansa.errors import RunFailed, UserError, reason
 from hansa.flower import environment, free_port, port_taken, program, shown
 from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
 from hansa.supervise import Child, Program, Supervisor
@@ -130,8 +130,8 @@ def _start_gate(supervisor: Supervisor, public: str, superlink: str) -> str:
     try:
         at = join(host, free_port(host, port))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"server.toml [server] public: cannot listen on {public}: {reason}") from None
+        mend = "choose another port, or an address of this machine's"
+        raise UserError(f"server.toml [server] public: cannot listen on {public}: {reason(error)}; {mend}") from None
     command = [sys.executable, "-P", "-m", "server.gate", str(supervisor.folder), at, superlink]
     supervisor.start(Program("Gate", command))
     return at
