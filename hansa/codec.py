@@ -203,11 +203,6 @@ def from_result(
     return Reply(site, frame.examples, vectors, counters, sums, frame.memory or None)
 
 
-def to_refused(refusal: Refusal, plan: str, code: str) -> wire.Refused:
-    """A refusal as a frame."""
-    return wire.Refused(plan=plan, code=code, line=refusal.reason)
-
-
 def from_refused(frame: wire.Refused, site: str) -> Refusal:
     """A site's refusal."""
     return Refusal(site, f"{frame.line} ({frame.code})" if frame.code else frame.line)

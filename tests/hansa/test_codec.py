@@ -161,7 +161,7 @@ def test_a_float_of_an_upload_is_found_in_its_part() -> None:
 
 
 def test_a_refusal_says_its_reason_and_its_code() -> None:
-    frame = codec.to_refused(Refusal("a", "the site is closed on Sundays"), "id", "policy")
+    frame = wire.Refused(plan="id", code="policy", line="the site is closed on Sundays")
     assert codec.from_refused(frame, "a") == Refusal("a", "the site is closed on Sundays (policy)")
 
 
