@@ -14,7 +14,7 @@ from typing import Any
 
 import h11
 
-from hansa.controlrules import BYTES, JSON_LINES, PATH, QUIET, SHA256
+from hansa.controlrules import BYTES, JSON_LINES, PATH, QUIET
 from hansa.dial import Way, in_words
 from hansa.errors import RunFailed, UserError
 from hansa.routes import CONTROL
@@ -71,15 +71,15 @@ class Control:
         raise Unanswered(self.way.server, ConnectionError("cut"))
 
     @contextmanager
-    def file(self, verb: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Asks for a file: its SHA-256, hex, and its bytes from where the question says. Raises as `ask` does."""
+    def file(self, verb: str, body: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
+        """Asks for a file: its bytes from where the question says. Raises as `ask` does."""
         with self._asked(verb, body) as (head, parts):
             if _type(head) != BYTES:
                 for part in self._whole_lines(parts):
                     if "error" in part:
                         raise _error(part)
                 raise UserError(f"{self.way.server}: sends no file; is hansa the same at both ends?")
-            yield _header(head, SHA256), parts
+            yield parts
 
     def date(self, verb: str, body: Mapping[str, Any]) -> str:
         """The header Date of whatever answer there is, "" without one. Raises as `ask` does."""

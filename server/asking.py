@@ -47,8 +47,7 @@ class Sent:
 
     path: Path
     offset: int
-    size: int  # of all of it
-    sha256: str  # of all of it, hex
+    size: int  # of all of it, bytes
 
 
 class Answer:

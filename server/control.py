@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from hansa.controlrules import BEAT, BYTES, JSON_LINES, PATH, SHA256
+from hansa.controlrules import BEAT, BYTES, JSON_LINES, PATH
 from hansa.errors import RunFailed, UserError
 from hansa.roles import Role
 from hansa.startup import SERVER_FILE
@@ -194,8 +194,7 @@ async def _content(sent: Sent) -> AsyncIterator[bytes]:
 
 
 def _heads(sent: Sent) -> dict[str, str]:
-    length = {"content-length": str(sent.size - sent.offset)}
-    return {**length, "content-type": BYTES, SHA256: sent.sha256}
+    return {"content-length": str(sent.size - sent.offset), "content-type": BYTES}
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class There:
     @contextmanager
     def content(self, run: str, name: str, offset: int) -> Iterator[Iterator[bytes]]:
         """A file's bytes from one on."""
-        with self.control.file("fetch", {"run": run, "file": name, "offset": offset}) as (_, parts):
+        with self.control.file("fetch", {"run": run, "file": name, "offset": offset}) as parts:
             yield parts
 
 

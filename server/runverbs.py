@@ -127,7 +127,7 @@ def fetch(ask: Ask) -> Mapping[str, Any] | Sent:
     if (one := found.get(said.file)) is None or said.offset > one.size:
         raise UserError(f"run {said.run} has no such file, or less of it; fetch it anew")
     ask.permit()
-    return Sent(one.path, said.offset, one.size, one.sha256)
+    return Sent(one.path, said.offset, one.size)
 
 
 def audit(ask: Ask) -> Mapping[str, Any]:

@@ -318,9 +318,8 @@ def test_a_fetch_that_was_cut_off_goes_on_or_begins_again(heart: "Heart", tmp_pa
 def test_only_what_lacks_is_sent(heart: "Heart", tmp_path: Path) -> None:
     heart.run("r1", "ann")
     body = {"run": "r1", "file": "model.safetensors", "offset": 3}
-    with heart.control("ann").file("fetch", body) as (digest, parts):
+    with heart.control("ann").file("fetch", body) as parts:
         assert b"".join(parts) == b"el"
-    assert len(digest) == 64
 
 
 @pytest.mark.parametrize(
