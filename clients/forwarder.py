@@ -17,7 +17,7 @@ from clients import renewal
 from clients.dial import way
 from clients.newest import refresh_roster
 from clients.sitefile import load_site_file
-from hansa.controlclient import Control, Unanswered, in_folder
+from hansa.controlclient import ControlClient, Unanswered, in_folder
 from hansa.dial import Way, in_words
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically, write_private
@@ -147,7 +147,7 @@ class Forwarder:
             self._trouble = trouble
 
 
-async def keep_newest(folder: Path, name: str, control: Control, say: Callable[[str], None]) -> None:
+async def keep_newest(folder: Path, name: str, control: ControlClient, say: Callable[[str], None]) -> None:
     """Asks again and again for the site's next certificate, if it waits for one, and for a newer roster."""
     trouble = ""
     while True:
@@ -161,7 +161,7 @@ async def keep_newest(folder: Path, name: str, control: Control, say: Callable[[
         await asyncio.sleep(AGAIN if trouble else HOURLY)
 
 
-def newest(folder: Path, name: str, control: Control, say: Callable[[str], None]) -> None:
+def newest(folder: Path, name: str, control: ControlClient, say: Callable[[str], None]) -> None:
     """Fetches what there is. Raises what `renewal.fetch` and `refresh_roster` raise."""
     if renewal.is_asked(folder):
         renewal.fetch(folder, name, control, say)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clients.newest import Granted, granted
 from clients.sitefolder import KIT, open_site_folder
-from hansa.controlclient import Control, Unanswered
+from hansa.controlclient import ControlClient, Unanswered
 from hansa.dial import way
 from hansa.errors import UserError
 from hansa.files import write_private
@@ -60,7 +60,7 @@ def join(kit: Path, folder: Path | None, proxy: str | None, say: Say) -> None:
     road = way(invited.server, by)
     _begin(folder, invited)
     keys = {name: read(folder, name) for name in (TLS_KEY, SIGN_KEY, *node_keys(invited.nodes))}
-    control = Control(road, folder / CA)
+    control = ControlClient(road, folder / CA)
     request = make_request(invited.site, keys, invited.invited)
     control.ask("enrol", request.model_dump(mode="json"), say)
     say(f"{invited.site} asks to join {invited.consortium}, at {invited.server}")
@@ -106,7 +106,7 @@ def _begin(folder: Path, kit: Kit) -> None:
         write_folder(new, {**files, **private, KIT: kit.to_bytes()})
 
 
-def _wait(folder: Path, site: str, control: Control, say: Say) -> Granted:
+def _wait(folder: Path, site: str, control: ControlClient, say: Say) -> Granted:
     """Asks until the request is granted; that nobody answers for a while is no reason to give up."""
     began = told = time.monotonic()
     lost = ""

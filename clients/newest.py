@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hansa.controlclient import Control
+from hansa.controlclient import ControlClient
 from hansa.errors import UserError
 from hansa.identity import Credential, certified_key, certifies, fingerprint, flaw, tls_public
 from hansa.request import make_claim
@@ -29,7 +29,7 @@ class Granted:
     signature: bytes
 
 
-def granted(folder: Path, site: str, tls_key: bytes, control: Control) -> Granted | None:
+def granted(folder: Path, site: str, tls_key: bytes, control: ControlClient) -> Granted | None:
     """The certificate for a key, and the roster that has it; None: it is not granted yet.
 
     Args:
@@ -62,7 +62,7 @@ def granted(folder: Path, site: str, tls_key: bytes, control: Control) -> Grante
     return Granted(certificate, roster, signature)
 
 
-def refresh_roster(folder: Path, site: str, control: Control, say: Say) -> None:
+def refresh_roster(folder: Path, site: str, control: ControlClient, say: Say) -> None:
     """Lays in the server's roster if it is newer; never an older one, and never one that this site's files do not fit.
 
     Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 from clients.dial import way
 from clients.newest import granted
 from clients.sitefolder import SiteFolder, open_site_folder
-from hansa.controlclient import Control, Unanswered, in_folder
+from hansa.controlclient import ControlClient, Unanswered, in_folder
 from hansa.errors import UserError
 from hansa.folders import made, write_folder
 from hansa.identity import ends, fingerprint, make_tls_key
@@ -64,7 +64,7 @@ def new_key(path: Path) -> bytes:
     return read(path / RENEWAL, TLS_KEY)
 
 
-def fetch(path: Path, name: str, control: Control, say: Say) -> bool:
+def fetch(path: Path, name: str, control: ControlClient, say: Say) -> bool:
     """Puts the new certificate and its key in place, if it was granted.
 
     Args:
@@ -88,7 +88,7 @@ def fetch(path: Path, name: str, control: Control, say: Say) -> bool:
     return True
 
 
-def _wait(site: SiteFolder, control: Control, say: Say) -> None:
+def _wait(site: SiteFolder, control: ControlClient, say: Say) -> None:
     lost = ""
     while True:
         try:

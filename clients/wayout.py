@@ -16,7 +16,7 @@ from clients.dial import way
 from clients.finding import Finding, mend, ok
 from clients.sitefile import SiteFile
 from hansa.address import as_ip, split
-from hansa.controlclient import Control, in_folder
+from hansa.controlclient import ControlClient, in_folder
 from hansa.dial import Way, in_words
 from hansa.errors import RunFailed, UserError
 from hansa.identity import AUTHORITY
@@ -149,7 +149,7 @@ def _shake_hands(road: Way, context: ssl.SSLContext, name: str) -> bytes:
         end.close()
 
 
-def _welcome(control: Control, folder: Path) -> Iterator[Finding]:
+def _welcome(control: ControlClient, folder: Path) -> Iterator[Finding]:
     """Whether the server takes this site's certificate, and agrees on the time."""
     try:
         edition = read_roster(folder).edition

@@ -33,7 +33,7 @@ class Unanswered(RunFailed):
 
 
 @dataclass(frozen=True)
-class Control:
+class ControlClient:
     """The control end of a server.
 
     Args:
@@ -157,9 +157,9 @@ class Control:
                 raise UserError(f"{self.way.server}: answers with a line that is too long; update hansa at both ends")
 
 
-def in_folder(way: Way, folder: Path) -> Control:
+def in_folder(way: Way, folder: Path) -> ControlClient:
     """The control end as somebody reaches it whose folder holds the authority, a certificate and its key."""
-    return Control(way, folder / CA, (folder / TLS_CERTIFICATE, folder / TLS_KEY))
+    return ControlClient(way, folder / CA, (folder / TLS_CERTIFICATE, folder / TLS_KEY))
 
 
 def _context(ca: Path, pair: tuple[Path, Path] | None) -> ssl.SSLContext:

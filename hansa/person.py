@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hansa.address import Dialled
 from hansa.config import checked
-from hansa.controlclient import Control, in_folder
+from hansa.controlclient import ControlClient, in_folder
 from hansa.dial import way
 from hansa.document import Document
 from hansa.errors import UserError
@@ -56,7 +56,7 @@ class Person:
 
     name: str
     role: Role
-    control: Control
+    control: ControlClient
 
 
 def person_toml(role: Role, name: str, server: str) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hansa.controlclient import Control
+from hansa.controlclient import ControlClient
 from hansa.errors import RunFailed, UserError, reason
 from hansa.files import sync_folder, write_atomically
 from hansa.runfolder import FETCHED, MANIFEST
@@ -46,7 +46,7 @@ class Source(Protocol):
 class There:
     """A server elsewhere."""
 
-    control: Control
+    control: ControlClient
 
     def listing(self, run: str) -> tuple[Said, Said]:
         """Size and SHA-256 of each file by its name, and the manifest."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from hansa.controlclient import Control, Unanswered
+from hansa.controlclient import ControlClient, Unanswered
 from hansa.dial import Way
 from hansa.flower import free_port
 from hansa.person import open_person
@@ -61,10 +61,10 @@ class Heart:
         """The folder of somebody; a site is one of them."""
         return self.folder / ("sites" if who == "boston" else "people") / who
 
-    def control(self, who: str | None) -> Control:
+    def control(self, who: str | None) -> ControlClient:
         """The control end as somebody reaches it; None: a stranger."""
         own = self.home(who) if who else None
-        return Control(
+        return ControlClient(
             Way(f"127.0.0.1:{self.port}", None),
             self.server / "ca.crt",
             (own / "tls.crt", own / "tls.key") if own else None,

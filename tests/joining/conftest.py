@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from clients.joining import join
-from hansa.controlclient import Control
+from hansa.controlclient import ControlClient
 from hansa.dial import Way
 from hansa.errors import RunFailed
 from hansa.flower import free_port
@@ -108,9 +108,9 @@ class Heart:
         joining.end()
         return folder
 
-    def stranger(self) -> Control:
+    def stranger(self) -> ControlClient:
         """The control end as somebody reaches it who shows no certificate."""
-        return Control(Way(f"127.0.0.1:{self.port}", None), self.server / "ca.crt")
+        return ControlClient(Way(f"127.0.0.1:{self.port}", None), self.server / "ca.crt")
 
     def acts(self) -> str:
         return (self.server / "acts.jsonl").read_text()

@@ -18,7 +18,7 @@ from clients.renewal import is_asked, renew
 from clients.sitefolder import open_site_folder
 from clients.up import up
 from hansa import identity
-from hansa.controlclient import Control, in_folder
+from hansa.controlclient import ControlClient, in_folder
 from hansa.dial import Way
 from hansa.errors import RunFailed, UserError
 from hansa.kit import Signed, read_kit
@@ -47,7 +47,7 @@ def keys() -> Made:
 LONG = 60.0  # seconds for what takes a few on an idle machine
 
 
-def control_of(heart: "Heart", site: Path) -> Control:
+def control_of(heart: "Heart", site: Path) -> ControlClient:
     return in_folder(Way(f"127.0.0.1:{heart.port}", None), site)
 
 
