@@ -10,7 +10,7 @@ from signal import SIGTERM
 from clients.dial import SESSIONS, way
 from clients.entry import write_entry
 from clients.forwarder import HOST, write_local
-from clients.post import LOOK, Door, Post
+from clients.node import LOOK, Endpoint, SiteNode
 from clients.sitefolder import open_site_folder
 from hansa.flower import environment, free_port
 from hansa.startup import CA, ending
@@ -34,11 +34,11 @@ def up(folder: Path, say: Say) -> None:
     site = open_site_folder(folder, datetime.now(UTC))
     env = {**environment(folder / "flower", site.file.flower.telemetry), "HANSA_SITE": str(folder)}
     env["PATH"] = os.pathsep.join([write_entry(folder / "run" / "bin"), env["PATH"]])
-    door = Door(site.file.site.server, folder / CA)
+    endpoint = Endpoint(site.file.site.server, folder / CA)
     ports = (free_port(), free_port())
     if site.file.network.gate:
         proxy = way(site.file).proxy
-        door = Door(f"{HOST}:{ports[0]}", write_local(folder))
+        endpoint = Endpoint(f"{HOST}:{ports[0]}", write_local(folder))
         env[SESSIONS] = f"{HOST}:{ports[1]}"
     with Supervisor(folder, "site", say, env) as supervisor:
         say(f"site {site.name}, server {site.file.site.server}, logs in {folder / 'logs'}; Ctrl-C stops it")
@@ -47,11 +47,11 @@ def up(folder: Path, say: Say) -> None:
         if site.file.network.gate:
             supervisor.start(_forwarder(folder, *ports))
             say(f"through the server's gate{f' and the proxy {proxy}' if proxy else ''}")
-        posts = [Post(supervisor, site, door, number) for number in range(1, len(site.node_keys) + 1)]
+        nodes = [SiteNode(supervisor, site, endpoint, number) for number in range(1, len(site.node_keys) + 1)]
         while True:
             supervisor.wait(LOOK)
-            for post in posts:
-                post.look()
+            for node in nodes:
+                node.look()
 
 
 def _forwarder(folder: Path, node: int, session: int) -> Program:

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from clients.post import HELD, NodeLog
+from clients.node import HELD, NodeLog
 
 # Lines of Flower 1.42's node, as its log has them.
 REFUSED = [

@@ -22,25 +22,25 @@ HELD = 60  # seconds for which a server holds the connection of a node that was 
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """Where Flower's nodes find the server."""
 
     address: str  # host:port
     ca: Path  # of the authority that signed what it finds there
 
 
-class Post:
+class SiteNode:
     """One of the site's nodes: Flower's two processes, which take part in one run at a time.
 
     Args:
         supervisor: runs them.
         site: whose node it is.
-        door: to the server.
+        endpoint: where it finds the server.
         number: of the node, from 1.
     """
 
-    def __init__(self, supervisor: Supervisor, site: SiteFolder, door: Door, number: int) -> None:
-        self.supervisor, self.site, self.door, self.number = supervisor, site, door, number
+    def __init__(self, supervisor: Supervisor, site: SiteFolder, endpoint: Endpoint, number: int) -> None:
+        self.supervisor, self.site, self.endpoint, self.number = supervisor, site, endpoint, number
         (site.path / numbered("flower", number)).mkdir(mode=0o700, exist_ok=True)
         self._start()
 
@@ -50,34 +50,34 @@ class Post:
         if died:
             # Flower would wait for its answer: a minute if it was killed, for ever if it ended by itself.
             line = "the run's process died without an answer; connecting anew, so that it can be asked again"
-            self.supervisor.say(f"{self.node.program.name}: {line}")
-        if died or port_taken(self.node.last_words):
-            for child in (self.starter, self.node):
+            self.supervisor.say(f"{self.supernode.program.name}: {line}")
+        if died or port_taken(self.supernode.last_words):
+            for child in (self.starter, self.supernode):
                 self.supervisor.drop(child)
             self._start()
 
     def _start(self) -> None:
-        self.ears, port = NodeLog(self.site.name, self.site.file.site.server), free_port()
+        self.node_log, port = NodeLog(self.site.name, self.site.file.site.server), free_port()
         secret = _new_secret(self.supervisor.folder / "run" / numbered(SUPEREXEC_SECRET, self.number))
-        self.node = self.supervisor.start(self._node(port, secret))
+        self.supernode = self.supervisor.start(self._supernode(port, secret))
         self.starter = self.supervisor.start(self._starter(port, secret))
         self._seen, self._gone = False, 0.0  # whether the run's process was seen, when it was first missed
 
     def _run_died(self) -> bool:
         members = self.supervisor.members(self.starter)
         here = any("flwr-clientapp" in part for pid in members for part in command_of(pid)[:6])
-        self._seen = self.ears.busy and (self._seen or here)
-        self._gone = 0.0 if here or not self.ears.busy else self._gone or time.monotonic()
+        self._seen = self.node_log.busy and (self._seen or here)
+        self._gone = 0.0 if here or not self.node_log.busy else self._gone or time.monotonic()
         return bool(self._gone) and time.monotonic() > self._gone + (GRACE if self._seen else UNSEEN)
 
-    def _node(self, port: int, secret: Path) -> Program:
-        command = [program("flower-supernode"), "--superlink", self.door.address]
+    def _supernode(self, port: int, secret: Path) -> Program:
+        command = [program("flower-supernode"), "--superlink", self.endpoint.address]
         key = self.site.path / self.site.node_keys[self.number - 1]
-        command += ["--root-certificates", str(self.door.ca), "--auth-supernode-private-key", str(key)]
+        command += ["--root-certificates", str(self.endpoint.ca), "--auth-supernode-private-key", str(key)]
         command += ["--host", "127.0.0.1", "--port", str(port), "--node-config", f'site="{self.site.name}"']
         command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
         name = numbered("Node", self.number)
-        return Program(name, command, self.ears.shown, self.ears.excuse, orphaned=SIGTERM, env=self._env)
+        return Program(name, command, self.node_log.shown, self.node_log.excuse, orphaned=SIGTERM, env=self._env)
 
     def _starter(self, port: int, secret: Path) -> Program:
         command = [program("flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"]
