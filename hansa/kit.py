@@ -12,14 +12,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import AwareDatetime, Field, ValidationError
 
 from hansa.address import Dialled
 from hansa.errors import UserError, reason
 from hansa.identity import is_authority, load_signing_key
 from hansa.roster import MOST_NODES, PublicKey
+from hansa.signing import canonical, signed_by
 from hansa.tables import Name, Table
 
 CONTEXT = b"hansa/invitation/1\n"  # signed with the invitation, so that no other signature of the key can stand for it
@@ -163,17 +162,3 @@ def parse_kit(data: bytes, where: str) -> Kit:
     if not kit.invited.is_by(kit.roster_key) or kit.invited.invitation.consortium != kit.digest:
         raise UserError(f"{where}: changed on its way: the kit's roster_key has not signed what it says; {again}")
     return kit
-
-
-def canonical(value: object) -> bytes:
-    """JSON with keys sorted, no spaces, ASCII: the bytes that are signed."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def signed_by(key: str, signature: str, data: bytes) -> bool:
-    """Whether a signature (hex) of data is by an Ed25519 key (32 bytes in hex)."""
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), data)
-    except (InvalidSignature, ValueError):
-        return False
-    return True

@@ -12,8 +12,9 @@ from pydantic import Field, ValidationError
 
 from hansa.csr import make_csr, requested_key
 from hansa.identity import load_node_key, load_signing_key, node_public, public_p256, signing_public, spki
-from hansa.kit import Signature, Signed, canonical, signed_by
+from hansa.kit import Signature, Signed
 from hansa.roster import MOST_NODES, Fingerprint, Member, Nodes, PublicKey
+from hansa.signing import canonical, signed_by
 from hansa.startup import SIGN_KEY, TLS_KEY
 from hansa.tables import Name, Table
 

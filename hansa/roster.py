@@ -1,9 +1,8 @@
 """Who is in a consortium: a list of the sites and their public keys, signed by the consortium's roster key.
 
-The bytes that are signed are the file's: canonical JSON (keys sorted, no spaces, ASCII).
+The bytes that are signed are the file's: `hansa.signing.canonical`.
 """
 
-import json
 from typing import Annotated, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from hansa.errors import UserError
 from hansa.identity import load_signing_key
+from hansa.signing import canonical
 from hansa.tables import Name, Table
 
 CONTEXT = b"hansa/roster/1\n"  # signed with the roster, so that no other signature of the key can stand for it
@@ -58,7 +58,7 @@ class Roster(Table):
 
     def to_bytes(self) -> bytes:
         """The canonical JSON."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+        return canonical(self.model_dump(mode="json"))
 
 
 def sign(roster: bytes, key: bytes) -> bytes:
