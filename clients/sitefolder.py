@@ -63,6 +63,8 @@ def open_site_folder(path: Path, now: datetime) -> SiteFolder:
             is out of date or belongs to another site or consortium, in one line.
     """
     check_joined(path)
+    if not (path / SITE_FILE).is_file():
+        raise UserError(f"{path}: no site's folder, there is no {SITE_FILE} in it; give the one that join has made")
     file, startup = load_site_file(path / SITE_FILE), read_startup(path, now)
     sign_key = _check_own(path, file.site.name, startup)
     return SiteFolder(path, file, startup, sign_key)

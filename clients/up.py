@@ -33,14 +33,14 @@ def up(folder: Path, say: Say) -> None:
     folder = folder.resolve()
     site = open_site_folder(folder, datetime.now(UTC))
     env = {**environment(folder / "flower", site.file.flower.telemetry), "HANSA_SITE": str(folder)}
-    env["PATH"] = os.pathsep.join([write_entry(folder / "run" / "bin"), env["PATH"]])
-    endpoint = Endpoint(site.file.site.server, folder / CA)
-    ports = (free_port(), free_port())
-    if site.file.network.gate:
-        proxy = way(site.file).proxy
-        endpoint = Endpoint(f"{HOST}:{ports[0]}", write_local(folder))
-        env[SESSIONS] = f"{HOST}:{ports[1]}"
-    with Supervisor(folder, "site", say, env) as supervisor:
+    proxy = way(site.file).proxy if site.file.network.gate else None
+    with Supervisor(folder, "site", say, env) as supervisor:  # first: what another one runs with is not written anew
+        supervisor.env["PATH"] = os.pathsep.join([write_entry(folder / "run" / "bin"), env["PATH"]])
+        endpoint = Endpoint(site.file.site.server, folder / CA)
+        ports = (free_port(), free_port())
+        if site.file.network.gate:
+            endpoint = Endpoint(f"{HOST}:{ports[0]}", write_local(folder))
+            supervisor.env[SESSIONS] = f"{HOST}:{ports[1]}"
         say(f"site {site.name}, server {site.file.site.server}, logs in {folder / 'logs'}; Ctrl-C stops it")
         if line := ending(folder, site.startup.tls.certificate, datetime.now(UTC), f"hansa site renew {folder}"):
             say(line)

@@ -28,7 +28,9 @@ class Unanswered(RunFailed):
     """No answer, or only a part of one: the cause is on the way, or at the server's machine."""
 
     def __init__(self, server: str, error: OSError) -> None:
-        super().__init__(f"{server}: {in_words(error)}")
+        nobody = isinstance(error, ConnectionRefusedError | TimeoutError)
+        mend = "; is the server up, and is that its public port?" if nobody else ""
+        super().__init__(f"{server}: {in_words(error)}{mend}")
         self.error = error
 
 

@@ -15,6 +15,7 @@ from hansa.config import load
 from hansa.console import say
 from hansa.errors import UserError
 from hansa.files import write_atomically
+from hansa.person import PERSON_FILE
 from hansa.startup import CA, SERVER_FILE, read, read_roster
 from hansa.supervise import lives, told
 from hansa.tables import FederationTable, is_name
@@ -42,7 +43,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
         UserError: the app is wrong, or no server runs on the folder.
         RunFailed: the run did not get to its end.
     """
-    _check(server)
+    check_server(server)
     files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
     run = name or new_run(config.table("federation", FederationTable).name)
@@ -103,7 +104,7 @@ def begin_again(server: Path, name: str | None) -> tuple[str, int]:
     Raises:
         UserError: there is none, it is complete, or it is running.
     """
-    _check(server)
+    check_server(server)
     runs = server / "runs"
     store = _store(server)
     if (run := name or store.latest()) is None:
@@ -125,7 +126,7 @@ def begin_again(server: Path, name: str | None) -> tuple[str, int]:
 
 def status(server: Path, console: Console) -> None:
     """Prints whether the server runs, which sites are connected, and how the runs stand."""
-    _check(server)
+    check_server(server)
     roster, online, there = read_roster(server), set[bytes](), dict(holdings(server / "runs"))
     try:
         with control(server) as calls:
@@ -159,7 +160,7 @@ def stop(server: Path, run: str, console: Console) -> None:
     Raises:
         UserError: there is no such run.
     """
-    _check(server)
+    check_server(server)
     folder, launch = server / "runs" / run, read_launch(server / "runs" / run)
     if launch is None:
         raise UserError(f"{folder}: there is no run {run}; hansa status lists them")
@@ -189,7 +190,7 @@ def logs(server: Path, run: str, console: Console, at_close: AtClose = lambda cu
     Raises:
         UserError: there is no such run.
     """
-    _check(server)
+    check_server(server)
     launch = read_launch(server / "runs" / run)
     if (server / "runs" / FILE).is_file() or launch is None:
         try:
@@ -212,13 +213,13 @@ def fetch(server: Path, run: str, to: Path, console: Console) -> None:
     Raises:
         UserError: there is no such run, it is not complete, or another file is in the way.
     """
-    _check(server)
+    check_server(server)
     fetch_from(Here(server), run, to, lambda line: say(console, line))
 
 
 def audit(server: Path, console: Console) -> None:
     """Prints what was asked of the control end."""
-    _check(server)
+    check_server(server)
     for line in Acts(server).lines():
         say(console, str(line))
 
@@ -340,10 +341,15 @@ def _process(run: Path, state: str) -> str:
     return ", its process is gone" + (" (goes on when the server is up)" if launch.wanted else "")
 
 
-def _check(server: Path) -> None:
-    """Whether it is a server's folder at all: the present one often is not."""
+def check_server(server: Path) -> None:
+    """Whether it is a server's folder at all: the present one often is not.
+
+    Raises:
+        UserError: it is not.
+    """
     if not (server / SERVER_FILE).is_file():
-        raise UserError(f"{server}: no server's folder, there is no {SERVER_FILE}; give it by --server or HANSA_SERVER")
+        mend = "give the server's folder, or yours that the consortium has made, by --server or HANSA_SERVER"
+        raise UserError(f"{server}: there is no {SERVER_FILE} and no {PERSON_FILE}; {mend}")
 
 
 def _store(server: Path) -> Store:

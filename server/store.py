@@ -295,8 +295,8 @@ class Store:
         states = {row.run: row.state for row in db.execute(sa.select(_runs.c.run, _runs.c.state))}
         if run not in states:
             near = difflib.get_close_matches(run, states, n=3, cutoff=0.4) or list(states)[-3:]
-            hint = f"the nearest are {', '.join(near)}" if near else "there are no runs yet"
-            raise UserError(f"{self.path}: there is no run {run!r}; {hint}")
+            there = f"there are {', '.join(near)}" if near else "there are none yet"
+            raise UserError(f"there is no run {run}; {there}")
         return State(states[run])
 
     def _make(self) -> None:

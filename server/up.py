@@ -16,6 +16,7 @@ from hansa.flower import environment, free_port, port_taken, program, shown
 from hansa.startup import CA, SERVER_FILE, SUPEREXEC_SECRET, TLS_CERTIFICATE, TLS_KEY, read, read_startup
 from hansa.supervise import Child, Program, Supervisor
 from server.admission import Admission, admit
+from server.command import check_server
 from server.desk import at_socket
 from server.flower import Control, Refused, Unreachable
 from server.renewal import endings
@@ -41,6 +42,7 @@ def up(folder: Path, say: Say) -> None:
         RunFailed: a process cannot be kept running.
     """
     folder = folder.resolve()
+    check_server(folder)
     file, startup = load_server_file(folder / SERVER_FILE), read_startup(folder, datetime.now(UTC))
     read(folder, SUPEREXEC_SECRET)
     for line in endings(folder, startup.roster, datetime.now(UTC)):

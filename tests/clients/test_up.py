@@ -1,8 +1,15 @@
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from clients.forwarder import write_local
 from clients.node import HELD, NodeLog
+from clients.up import up
+from hansa.errors import UserError
+from hansa.supervise import Supervisor
+from server.provision import Founding, provision
 
 # Lines of Flower 1.42's node, as its log has them.
 REFUSED = [
@@ -55,3 +62,14 @@ def test_a_refusal_is_excused_and_told_once_before_and_once_after_the_old_connec
 
 def test_any_other_end_of_a_node_is_a_failure(log: NodeLog) -> None:
     assert log.excuse(["Traceback (most recent call last):", "OSError"]) is None
+
+
+def test_a_second_supervisor_leaves_what_the_first_one_runs_with(tmp_path: Path) -> None:
+    provision(tmp_path / "alliance", ["bern"], Founding(), datetime.now(UTC))
+    folder = (tmp_path / "alliance" / "sites" / "bern").resolve()
+    write_local(folder)  # as the first one does
+    with Supervisor(folder, "site", print, {}):
+        before = {path.name: path.read_bytes() for path in (folder / "run").iterdir() if path.is_file()}
+        with pytest.raises(UserError, match="runs there already"):
+            up(folder, print)
+        assert {path.name: path.read_bytes() for path in (folder / "run").iterdir() if path.is_file()} == before
