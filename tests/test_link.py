@@ -276,7 +276,7 @@ def test_a_site_of_another_major_is_turned_away(stand: Stand) -> None:
     hello = Hello(major=2, minor=0, run="run", epoch=1, node=5, token=said.token, layout="layout", strategy="strategy")
     answers = session(stand, SiteFrame(hello=hello).SerializeToString())
     assert [one.turned.code for one in answers] == ["version"]
-    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.0; update hansa at the server"
+    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.1; update hansa at the server"
 
 
 def session(stand: Stand, *frames: bytes, name: str = "a") -> list[ServerFrame]:

@@ -34,6 +34,11 @@ class Expected:
     model: bytes  # SHA-256 of the global model that it has
     parts: Mapping[str, Part]  # of the strategy's uploads
     sites: int = LEAST_SITES  # fewest over which a sum may be opened; never below this default
+    pair: bool = False  # whether, if only two are asked, their sum may be: this site agrees that the other learns its part
+
+    def least(self, asked: int) -> int:
+        """The fewest sites over which a sum may be opened, of so many."""
+        return 2 if self.pair and asked == 2 else max(self.sites, LEAST_SITES)
 
 
 def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Past) -> Terms:
@@ -52,7 +57,7 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     n, strangers = len(terms.sites), [name for name in terms.sites if not roster.member(name)]
     again = terms.round == past.opened[1]
     others = sorted(set(terms.sites) - set(past.asked)) if again else []
-    least = max(threshold(n), expected.sites, LEAST_SITES, past.threshold if again else 0)
+    least = max(threshold(n), expected.least(n), past.threshold if again else 0)
     parts = {part.name: Part(part.size, part.weight) for part in terms.parts}
     rules = [
         (terms.run == past.run, f"terms of run {terms.run}, here is {past.run}"),
