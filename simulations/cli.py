@@ -49,3 +49,11 @@ def demo(
     from simulations.demo import run_demo
 
     run_demo(folder)
+
+
+tune = typer.Typer(help="Find settings by trial.", rich_markup_mode=None)
+
+
+@tune.callback()
+def _commands() -> None:
+    """Makes `clip` a command of its own, and not all there is."""
