@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hansa.tables import Table
-from privacy.secagg.terms import MOST_ROWS
+from privacy.secagg.terms import MOST_ROWS, threshold
 
 FROM = 3  # sites from which "auto" is on: of two sites each learns the other's update by subtraction
 TUNE = "hansa tune clip APP"
@@ -28,6 +28,10 @@ class PrivacyTable(Table):
     def wants(self, sites: int) -> bool:
         """Whether it asks for secure aggregation over so many sites of a federation."""
         return sites >= FROM if self.secure == "auto" else self.secure
+
+    def least(self, asked: int) -> int:
+        """Answers of so many sites without which no sum is opened."""
+        return max(self.threshold or 0, threshold(asked))
 
     def bound(self, part: str) -> float | None:
         """Of a part's values; None where nothing is said."""

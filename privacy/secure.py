@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hansa.errors import UserError
 from hansa.records import Part, Plan
 from privacy.config import TUNE, PrivacyTable
-from privacy.secagg.ring import Segment, most_levels
-from privacy.secagg.terms import Scalars, Terms, threshold
+from privacy.secagg.ring import Segment, check_fit, most_levels
+from privacy.secagg.terms import Scalars, Terms
 
 COUNTERS = "counters"  # the sum of the integer buffers; metric sums have a slash in their names
 
@@ -35,7 +35,12 @@ class Secure:
 
     def threshold(self, asked: int) -> int:
         """Answers of so many sites without which no sum is opened."""
-        return max(self.table.threshold or 0, threshold(asked))
+        return self.table.least(asked)
+
+    def check(self, asked: int) -> None:
+        """Raises UserError if the ring has no room for the sum over so many sites."""
+        for name, part in self.parts.items():
+            check_fit(self._segment(name, part, asked), asked, self.table.ring_bits)
 
     def terms(
         self,
@@ -62,7 +67,7 @@ class Secure:
         Raises:
             UserError: no rounding of so many sites' updates fits the ring.
         """
-        train, bits = plan.kind == "train", self.table.ring_bits
+        train = plan.kind == "train"
         return Terms(
             plan.run,
             purpose(plan),
@@ -74,25 +79,29 @@ class Secure:
             self.threshold(len(asked)),
             model,
             self.table.max_weight or 1,
-            bits,
-            tuple(self._segment(*one, len(asked), bits) for one in self.parts.items()) if train else (),
+            self.table.ring_bits,
+            tuple(self._segment(*one, len(asked)) for one in self.parts.items()) if train else (),
             (*([Scalars(COUNTERS, self.counters)] if train and self.counters else []), *scalars),
         )
 
-    def _segment(self, name: str, part: Part, sites: int, bits: int) -> Segment:
-        bound = self.table.bound(name)
+    def _segment(self, name: str, part: Part, sites: int) -> Segment:
+        bound, bits = self.table.bound(name), self.table.ring_bits
         assert bound is not None  # _problems has seen to it
         return Segment(name, part.size, part.weight, bound, most_levels(sites, part.weight, bits) or 1)
 
     def _problems(self) -> Iterator[str]:
         clip, names = self.table.clip, ", ".join(self.parts)
+        weighs = any(part.weight == "examples" for part in self.parts.values()) and self.table.max_weight is None
+        if clip is None:
+            yield f"clip{' and max_weight are' if weighs else ' is'} not set, and nobody can guess: run {TUNE}"
+            return
         if missing := [repr(name) for name in self.parts if self.table.bound(name) is None]:
-            yield f"clip: a bound of {' and '.join(missing)} is missing, which secure sums need: {TUNE} finds it"
+            yield f"clip: says nothing of {' and '.join(missing)}, which the strategy uploads; run {TUNE}"
         for name in clip if isinstance(clip, Mapping) else ():
             if name not in self.parts:
                 yield f"clip: the strategy uploads no part {name!r}, but {names}; remove it"
-        if self.table.max_weight is None and any(part.weight == "examples" for part in self.parts.values()):
-            yield f"max_weight is missing, and sites weigh by their rows, up to a most that all know: {TUNE} finds it"
+        if weighs:
+            yield f"max_weight is not set: the rows from which a site weighs no more; run {TUNE}"
 
 
 def purpose(plan: Plan) -> str:

@@ -26,6 +26,7 @@ from server.launch import APP, hints, launching, new_run, read_launch, send_to_p
 from server.owners import write_owner
 from server.renewal import endings
 from server.results import Here
+from server.securerules import check_privacy
 from server.store import DONE, FILE, State, Store
 
 AtClose = Callable[[Callable[[], None]], None]
@@ -42,6 +43,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
     _check(server)
     files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
+    check_privacy(config, len(read_roster(server).sites))
     run = name or new_run(config.table("federation", FederationTable).name)
     begin_new(server, run, files, console)
     if follow(server, run, console, detach):

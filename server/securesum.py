@@ -1,85 +1,15 @@
-"""A run under secure aggregation at the server: whether it can be, what a round bears, what a sum says."""
+"""What the server learns from a round under secure aggregation: what a sum says, or why there is none."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from hansa.errors import UserError
-from hansa.layout import Layout
 from hansa.records import Aggregate, Plan
-from privacy.config import FROM, PrivacyTable
 from privacy.fixed_point import from_fixed
-from privacy.secagg.terms import threshold
 from privacy.secagg.total import Total
-from privacy.secure import COUNTERS, Secure
-from server.config import RoundsTable, count
-from strategies.base import Strategy
+from privacy.secure import COUNTERS
 
-TOLD = 0.01  # share of values clipped, or of the weights, from which it is a warning
-
-
-def secure_of(
-    table: PrivacyTable, rounds: RoundsTable, strategy: Strategy, layout: Layout, sites: int
-) -> Secure | None:
-    """How a run is summed; None: without secure aggregation.
-
-    Args:
-        table: [privacy].
-        rounds: [rounds].
-        strategy: the algorithm.
-        layout: of the shared model.
-        sites: of the federation.
-
-    Raises:
-        UserError: secure aggregation is wanted and cannot be, a line a problem.
-    """
-    if not table.wants(sites):
-        return None
-    parts = strategy.parts(layout.size, layout.n_parameters)
-    asked = count(rounds.sites_per_round, sites)
-    if problems := list(_problems(table, rounds, strategy, sites, min(asked, sites))):
-        raise UserError(*problems)
-    return Secure(table, parts, layout.n_counters)
-
-
-def _problems(table: PrivacyTable, rounds: RoundsTable, strategy: Strategy, sites: int, asked: int) -> Iterator[str]:
-    if strategy.needs == "each":
-        yield (
-            f"[strategy] {type(strategy).__name__}: it must see each site's update, and under secure aggregation the "
-            "server learns their sum only; choose another, or set [privacy] secure = false"
-        )
-    if sites < 2:
-        yield "[privacy] secure: the sum over one site is that site's update; set secure = false"
-    elif asked < min(FROM, sites):
-        yield (
-            f"[rounds] sites_per_round: {asked} of {sites} sites, and a sum over fewer than {min(FROM, sites)} hides "
-            "too little; raise it"
-        )
-    elif table.threshold is not None and not threshold(asked) <= table.threshold <= asked:
-        yield (
-            f"[privacy] threshold = {table.threshold}: {asked} sites are asked, and a sum needs the answers of more "
-            f"than two thirds; give {_range(threshold(asked), asked)}"
-        )
-    elif (quorum := count(rounds.quorum, asked)) < (least := max(table.threshold or 0, threshold(asked))):
-        yield (
-            f"[rounds] quorum: {quorum} of {asked} sites, and no sum over fewer than {least} is opened; "
-            f"set quorum = {least} or more"
-        )
-
-
-def bears(secure: Secure, rounds: RoundsTable, sites: int) -> str:
-    """How many of the sites asked may drop out of a round, in a line."""
-    asked = min(count(rounds.sites_per_round, sites), sites)
-    least, quorum = secure.threshold(asked), min(count(rounds.quorum, asked), asked)
-    line = f"secure aggregation: {asked} sites, threshold {least}"
-    if asked == 2:
-        return f"{line}: each learns the other's update, by subtraction; three or more are needed to hide it"
-    if least == asked:
-        return f"{line}: a round bears no dropout; four or more sites are recommended"
-    if quorum > least:
-        would = f"[rounds] quorum = {least} would let it bear {asked - least}"
-        return f"{line}: a round bears {_dropouts(asked - quorum)}; {would}"
-    return f"{line}: a round bears {_dropouts(asked - least)}"
+TOLD = 0.01  # share of a part's values clipped, beyond which it is a warning; error of weights, beyond which it is told
 
 
 def aggregate_of(
@@ -120,8 +50,8 @@ def aggregate_of(
         sites=total.sites,
         dropped=dict(sorted(dropped.items())),
         memory={site: memory[site] for site in total.sites if site in memory},
-        warnings=(*sorted(warnings), *(line for share, line in _lossy(total) if share > TOLD)),
-        notes=tuple(line for share, line in _lossy(total) if 0 < share <= TOLD),
+        warnings=(*sorted(warnings), *(line for share, line in _clipped(total) if share > TOLD)),
+        notes=(*(line for share, line in _clipped(total) if 0 < share <= TOLD), *_weighed(total)),
     )
 
 
@@ -136,22 +66,14 @@ def unopened(plan: Plan, why: str, dropped: Mapping[str, str], warnings: Iterabl
     return Aggregate({}, None, {}, 0, 0.0, (), dict(sorted(dropped.items())), {}, (*sorted(warnings), *said), void=why)
 
 
-def _lossy(total: Total) -> Iterator[tuple[float, str]]:
-    """What the whole numbers have cost: a share, and a line on it. Small errors of weights are left out."""
+def _clipped(total: Total) -> Iterator[tuple[float, str]]:
     for part, share in total.clipped.items():
         yield share, f"{share:.2%} of the values of {part!r} were beyond its [privacy] clip"
+
+
+def _weighed(total: Total) -> Iterator[str]:
     error, weighs = total.weight_error, any(part.weight == "examples" for part in total.terms.parts)
     if weighs and abs(error) > TOLD:
-        heavy = (
-            f"{total.heavy} of {len(total.sites)} sites have more rows than [privacy] max_weight = {total.terms.rows}"
-        )
-        why = heavy if total.heavy else "weights are rounded up to 255ths of [privacy] max_weight"
-        yield abs(error), f"[privacy] max_weight: the sites' weights are {error:+.1%} off their rows in all: {why}"
-
-
-def _range(least: int, most: int) -> str:
-    return f"{least}" if least == most else f"{least} to {most}"
-
-
-def _dropouts(number: int) -> str:
-    return "no dropout" if not number else "1 dropout" if number == 1 else f"{number} dropouts"
+        heavy = f"{total.heavy} of {len(total.sites)} sites have more rows than that"
+        why = heavy if total.heavy else "they are rounded up to 255ths of it"
+        yield f"[privacy] max_weight: the sites' weights are {error:+.1%} off their rows in all: {why}"

@@ -25,7 +25,7 @@ from server.events import ALL, Event, Listener, Scored
 from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.score import scorer
-from server.securesum import secure_of
+from server.securerules import secure_of
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.engine import LoopEngine
