@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -72,12 +72,14 @@ class Federation:
             self._enter(store, run, None if not resume else start[1].round if start else 0)
             return self._go(store, run, checkpoints, folder, start, listeners)
 
-    def try_out(self, listeners: Sequence[Listener] = ()) -> History:
-        """Runs it and keeps nothing but the History; raises as `run` does."""
+    def try_out(
+        self, listeners: Sequence[Listener] = (), watch: Callable[[Plan, Reply], None] | None = None
+    ) -> History:
+        """Runs it and keeps nothing but the History; raises as `run` does. What watches gets each site's answers."""
         with tempfile.TemporaryDirectory() as scratch:
             store = Store(Path(scratch) / FILE, durable=False)
             self._enter(store, self.name, None)
-            return self._go(store, self.name, BestInRam(), None, None, listeners)
+            return self._go(store, self.name, BestInRam(), None, None, listeners, watch)
 
     def _go(
         self,
@@ -87,9 +89,10 @@ class Federation:
         folder: Path | None,
         start: tuple[ServerState, Progress] | None,
         listeners: Sequence[Listener],
+        watch: Callable[[Plan, Reply], None] | None = None,
     ) -> History:
         with ending(store, run) as ended, using_threads(self.threads):
-            simulation = Simulation(self, folder, [Recorder(store, run), *listeners])
+            simulation = Simulation(self, folder, [Recorder(store, run), *listeners], watch)
             outcome = simulation.go(run, keeper, start)
             ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
         return simulation.history(run, outcome, store)
@@ -120,8 +123,14 @@ class Federation:
 class Simulation:
     """One run at work."""
 
-    def __init__(self, what: Federation, folder: Path | None, listeners: Sequence[Listener]) -> None:
-        self.what, self.folder, self.listeners = what, folder, listeners
+    def __init__(
+        self,
+        what: Federation,
+        folder: Path | None,
+        listeners: Sequence[Listener],
+        watch: Callable[[Plan, Reply], None] | None = None,
+    ) -> None:
+        self.what, self.folder, self.listeners, self.watch = what, folder, listeners, watch
         self.bench = Workbench(what.task, what.strategy.local, what.seed, choose_device(what.device))
         self.test: dict[str, Sums] = {}
         self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
@@ -167,6 +176,8 @@ class Simulation:
 
     def _site_report(self, plan: Plan, reply: Reply) -> None:
         """A site's own numbers, which in deployment stay in the site's own report."""
+        if self.watch is not None:
+            self.watch(plan, reply)
         if plan.kind == "evaluate" and plan.split == "test":
             self.test[reply.site] = {name.removeprefix("test/"): one for name, one in reply.sums.items()}
         for split, at in (("train", plan.round), (plan.split, plan.round - 1)):
