@@ -10,9 +10,7 @@ from privacy.secagg import keys
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
 from privacy.secagg.messages import Advert
-from privacy.secagg.terms import Terms, roster_digest, threshold
-
-LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
+from privacy.secagg.terms import LEAST_SITES, Terms, roster_digest, threshold
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Expected:
     model: bytes  # SHA-256 of the global model that it has
     parts: Mapping[str, Part]  # of the strategy's uploads
     sites: int = LEAST_SITES  # fewest over which a sum may be opened; never below this default
-    pair: bool = False  # whether, if only two are asked, their sum may be: this site agrees that the other learns its part
+    pair: bool = False  # whether a sum over two may be, if only two are asked: each then learns the other's part
 
     def least(self, asked: int) -> int:
         """The fewest sites over which a sum may be opened, of so many."""

@@ -14,6 +14,7 @@ from privacy.secagg.coding import MOST_SITES, Malformed, Reader
 from privacy.secagg.ring import RINGS, WEIGHTS, Segment, check_fit
 
 KIND = b"hansa/secagg/terms/1\n"
+LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
 MOST_ROWS, MOST_VALUES, MOST_SCALARS, MOST_PARTS = 1 << 40, 1 << 34, 1 << 20, 256
 
 

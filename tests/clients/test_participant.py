@@ -52,7 +52,7 @@ class Site:
             return cast(Child, Process(lambda: ends(self), self.done))
 
         nobody: Any = None
-        self.one = Participant(nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable())
+        self.one = Participant(nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True)
         self.one.child = start()
 
     def frame(self, plan: str, link: Fetched | None = None) -> Any:
