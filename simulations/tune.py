@@ -11,7 +11,7 @@ from hansa.appfiles import FEDERATION
 from hansa.blame import own_code
 from hansa.config import load
 from hansa.device import choose_device
-from hansa.errors import UserError
+from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.metrics import total, value
 from hansa.records import Plan, Reply
@@ -28,7 +28,11 @@ from simulations.progress import ProgressBar
 QUANTILE, MARGIN = 0.9999, 2.0  # of |value| over sites, rounds and seeds; on top, for rounds and sites not seen
 SEEDS = 3
 WORSE = 0.2  # points by which a metric may be worse
-ROUNDS = 10  # that are simulated, if federation.toml has more
+ROUNDS, FEW = 10, 3  # that are simulated at most; for a first value
+COMMENT = (
+    "Secure aggregation, on from three sites: the server learns sums only. clip bounds each value of an update,",
+    "max_weight is the largest site's rows. When data or training change, hansa tune clip finds them anew.",
+)
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,32 @@ def tune_clip(
         say(f"written to {path}")
 
 
-def measured(federation: Federation, seeds: int) -> tuple[list[History], Mapping[str, object]]:
-    """Runs without secure aggregation, and the values of [privacy] clip and max_weight that fit them."""
+def tuned_at_once(federation: Federation) -> PrivacyTable | None:
+    """What a few rounds of one seed tell, without a comparison; None if they fail."""
+    short = federation.rounds.model_copy(update={"rounds": FEW, "keep": "last", "patience": None})
+    try:
+        _, found = measured(replace(federation, rounds=short), 1, shown=False)
+    except (UserError, RunFailed):
+        return None
+    return federation.privacy.model_copy(update=found)
+
+
+def measured(federation: Federation, seeds: int, *, shown: bool = True) -> tuple[list[History], Mapping[str, object]]:
+    """Runs without secure aggregation, and the values of [privacy] clip and max_weight that fit them.
+
+    Args:
+        federation: to run.
+        seeds: number of runs.
+        shown: with a progress bar.
+
+    Raises:
+        UserError: no site has sent an update.
+        RunFailed: too many rounds in a row did not count.
+    """
     bench = Workbench(federation.task, federation.strategy.local, federation.seed, choose_device("cpu"))
     seen, off = Magnitudes(bench.shared), PrivacyTable(secure=False)
-    histories = [_run(replace(federation, privacy=off), seed, "unmasked", seen.watch) for seed in range(seeds)]
+    title = "unmasked" if shown else None
+    histories = [_run(replace(federation, privacy=off), seed, title, seen.watch) for seed in range(seeds)]
     if not seen.counts:
         raise UserError("no site sent an update, so there is nothing to find a bound by; hansa simulate says why")
     bounds = seen.bounds(QUANTILE, MARGIN)
@@ -139,8 +164,8 @@ def written(path: Path, table: PrivacyTable) -> None:
 def _with(document: tomlkit.TOMLDocument, table: PrivacyTable) -> tomlkit.TOMLDocument:
     if "privacy" not in document:
         new = tomlkit.table()
-        new.add(tomlkit.comment("Secure aggregation: the server learns sums only. Found by `hansa tune clip`:"))
-        new.add(tomlkit.comment("clip bounds each value of an update; max_weight is the largest site's rows."))
+        for line in COMMENT:
+            new.add(tomlkit.comment(line))
         document.add(tomlkit.nl())
         document.add("privacy", new)
     values: dict[str, Any] = {"clip": table.clip, "max_weight": table.max_weight, "ring_bits": table.ring_bits}
@@ -154,7 +179,12 @@ def _with(document: tomlkit.TOMLDocument, table: PrivacyTable) -> tomlkit.TOMLDo
     return document
 
 
-def _run(federation: Federation, seed: int, title: str, watch: Callable[[Plan, Reply], None] | None = None) -> History:
-    """One run; its seed is counted from the federation's."""
-    with ProgressBar(f"{title}, seed {federation.seed + seed}", federation.rounds.rounds) as bar:
-        return replace(federation, seed=federation.seed + seed).try_out([bar], watch)
+def _run(
+    federation: Federation, seed: int, title: str | None, watch: Callable[[Plan, Reply], None] | None = None
+) -> History:
+    """One run, shown under a title; its seed is counted from the federation's."""
+    one = replace(federation, seed=federation.seed + seed)
+    if title is None:
+        return one.try_out(watch=watch)
+    with ProgressBar(f"{title}, seed {one.seed}", one.rounds.rounds) as bar:
+        return one.try_out([bar], watch)

@@ -89,7 +89,7 @@ def test_it_prints_and_writes_a_table_that_runs_and_leaves_the_rest(
     app: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = app / "federation.toml"
-    before = path.read_text().partition("# Secure aggregation")[0].rstrip()
+    before = path.read_text().partition("[privacy]")[0].rstrip()
     path.write_text(f"{before}\n")
     assert main(["tune", "clip", str(app), "--rounds", "2", "--write"]) == 0
     said = capsys.readouterr().out
