@@ -62,13 +62,13 @@ class LinkedCohort:
         self.ends = time.monotonic() + self.deadline
         self.waiting = dict.fromkeys(sites, "not connected")  # -> why it has not answered
         self._open(PlanFrame(vectors=self.links.offer(self.id, plan_vectors(plan.broadcast))))
-        self._send_all(sites)
 
     def _open(self, common: PlanFrame) -> None:
-        """Gets ready for answers; `common` is what the plan says to all sites alike."""
+        """Gets ready for answers, and asks; `common` is what the plan says to all sites alike."""
         self.common = ServerFrame(plan=common).SerializeToString()  # once for all sites
         self.links.expect(self.id, *upload_numbers(self.plan, self.parts, self.layout.n_counters))
         self.collector = Collector(self.plan, list(self.waiting), self.parts, self.layout, len(self._sites))
+        self._send_all(list(self.waiting))
 
     def _send_all(self, sites: Sequence[str]) -> None:
         here = self.links.present()

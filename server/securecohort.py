@@ -144,6 +144,7 @@ class SecureCohort(LinkedCohort):
         common.MergeFrom(self.alike)
         self.common = ServerFrame(plan=common).SerializeToString()
         self.until = time.monotonic() + STEP
+        self._send_all([site for site in self.waiting if site not in self.declined])
 
     def _patience(self, rule: Rule) -> float:
         assert self.attempt is not None
@@ -189,7 +190,6 @@ class SecureCohort(LinkedCohort):
         self._note(f"attempt {attempt.terms.attempt} has failed ({why}); another begins")
         self.ends = max(self.ends, time.monotonic() + AGAIN)
         self._begin(attempt.terms.attempt + 1)
-        self._send_all(list(self.waiting.keys() - self.declined.keys()))
 
     def _sum_up(self, attempt: Attempt) -> None:
         assert attempt.total is not None

@@ -175,10 +175,12 @@ def assert_same(here: Path, there: Path) -> None:
     assert torch.equal(state.counters, expected.counters)
     assert all(torch.equal(state.shared[name], expected.shared[name]) for name in expected.shared)
     assert progress == simulated
-    frames = [
-        Store(run.parent / FILE).frame(run.name).query("scope == 'all'").reset_index(drop=True) for run in (here, there)
-    ]
-    pd.testing.assert_frame_equal(*frames, check_exact=True)
+    deployed, expected_metrics = (pooled(run) for run in (here, there))
+    pd.testing.assert_frame_equal(deployed, expected_metrics, check_exact=True)
+
+
+def pooled(run: Path) -> pd.DataFrame:
+    return Store(run.parent / FILE).frame(run.name).query("scope == 'all'").reset_index(drop=True)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tests.secure.conftest import Federation
 
 
+@pytest.mark.long
 def test_deployed_equals_simulated_and_no_secret_leaves_a_site(
     federation: "Federation", monkeypatch: pytest.MonkeyPatch
 ) -> None:
