@@ -1,12 +1,12 @@
 """A run under secure aggregation with its real ends: the server in this process, each site in one of its own."""
 
 import json
-import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from hansa.config import load
 from hansa.records import Plan, Refusal, Reply
 from server.checkpoint import Checkpoints
+from server.securecohort import SecureCohort
 from server.serving import Seat, Serving
 from server.store import FILE, Store
 from simulations.configured import federation_of
@@ -26,6 +27,7 @@ from simulations.demo.consortium import Consortium
 from simulations.engine import LoopEngine
 
 SITES = ("amber", "beryl", "coral", "dolomite")
+WAIT = 400.0  # seconds for what takes a few on an idle machine
 PROCESS = Path(__file__).with_name("site_process.py")
 
 TASK = """
@@ -77,12 +79,12 @@ class Starter:
     Args:
         federation: whose sites.
         app: the app's folder.
-        dies: site -> the round and the step in which its process kills itself.
+        dies: site -> rounds, and the step in each at which its process kills itself, once.
     """
 
     federation: "Federation"
     app: Path
-    dies: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    dies: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     declined: dict[str, str] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -95,14 +97,14 @@ class Starter:
     def start(self, site: str, node: int, invitation: Mapping[str, str | int]) -> None:
         home = self.federation.consortium.site(site)
         said: dict[str, Any] = {"site": str(home), "app": str(self.app), "node": node, "invitation": dict(invitation)}
-        said |= {"secrets": str(self.federation.secrets / site), "dies": self.dies.get(site)}
+        said |= {"secrets": str(self.federation.secrets / site), "dies": self.dies.get(site, {})}
         with (home / "log").open("ab") as log:
             command = [sys.executable, str(PROCESS), json.dumps(said)]
             self.processes[site] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def drain(self, seconds: float) -> None:
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(WAIT)
 
 
 @dataclass
@@ -124,15 +126,19 @@ class Federation:
         (folder / "federation.toml").write_text(toml)
         return folder
 
-    def serve(self, app: Path, dies: Mapping[str, tuple[int, str]] | None = None) -> Path:
-        """Runs an app to its end; the run's folder."""
+    def serve(self, app: Path, dies: Mapping[str, Mapping[int, str]] | None = None) -> Path:
+        """Runs an app to its end; the run's folder. Rounds wait for sites that are gone, however slow the machine."""
         seat = Seat(self.consortium.server, app.name, 1)
         starter = Starter(self, app, dies or {})
-        try:
-            Serving(app, seat, starter, self.log).serve()
-        finally:
-            for process in starter.processes.values():
-                process.kill()
+        with pytest.MonkeyPatch.context() as patient:
+            patient.setattr("server.serving.ASSEMBLE", WAIT)
+            patient.setattr("server.securecohort.STEP", WAIT)
+            patient.setattr("server.serving.SecureCohort", partial(SecureCohort, rejoin=WAIT))
+            try:
+                Serving(app, seat, starter, self.log).serve()
+            finally:
+                for process in starter.processes.values():
+                    process.kill()
         return seat.home
 
     def log(self, line: str) -> None:
@@ -146,8 +152,10 @@ class Federation:
     def dropped(self, run: str) -> set[tuple[int, str]]:
         """Rounds and the sites that took no part in them."""
         events = self.store.events(run).query("kind == 'note'")
-        found = [(int(row.round), re.match(r"(\w+) took no part", str(row.text))) for row in events.itertuples()]
-        return {(number, match[1]) for number, match in found if match}
+        found = zip(
+            events["round"].tolist(), events["text"].str.extract(r"^(\w+) took no part")[0].tolist(), strict=True
+        )
+        return {(number, site) for number, site in found if isinstance(site, str)}
 
     def simulated(self, app: Path, dropped: set[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Path:
         """The run's folder of the same federation, simulated, the same sites dropped."""
@@ -167,10 +175,10 @@ def assert_same(here: Path, there: Path) -> None:
     one, two = load_file(here / "model.safetensors"), load_file(there / "model.safetensors")
     assert one.keys() == two.keys()
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
-    states = [Checkpoints(run / "checkpoints").load() for run in (here, there)]
-    assert states[0] is not None
-    assert states[1] is not None
-    (state, progress), (expected, simulated) = states
+    found, wanted = (Checkpoints(run / "checkpoints").load() for run in (here, there))
+    assert found is not None
+    assert wanted is not None
+    (state, progress), (expected, simulated) = found, wanted
     assert torch.equal(state.params, expected.params)
     assert torch.equal(state.counters, expected.counters)
     assert all(torch.equal(state.shared[name], expected.shared[name]) for name in expected.shared)

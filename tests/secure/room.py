@@ -82,7 +82,7 @@ class Room:
 
     def server(self, epoch: int) -> SecureCohort:
         """A start of the run at the server."""
-        table = PrivacyTable(secure=True, clip=0.5, max_weight=100, ring_bits=self.bits)  # type: ignore[arg-type]
+        table = PrivacyTable(secure=True, clip=0.5, max_weight=100, ring_bits=self.bits)
         transcript = Transcript(self.folder / "server")
         (self.folder / "server").mkdir(exist_ok=True)
         ground = ServerGround(Secure(table, PARTS, 0), self.roster, epoch, transcript, Keystream())

@@ -26,14 +26,14 @@ from hansa.wire.link_pb2 import Plan, Result, Secure, SiteFrame
 
 
 class Mortal(SecureHalf):
-    """Kills its process in a step of a round, once; `secrets` gets what goes under masks."""
+    """Kills its process in a step of some rounds, once; `secrets` gets what goes under masks."""
 
-    dies: tuple[int, str] | None = None
+    dies: Mapping[str, str]
     secrets: Path
 
     def _die(self, plan: Plan | None, step: str) -> None:
         mark = self.secrets.with_suffix(f".{step}")
-        if plan and plan.kind == "train" and (plan.round, step) == self.dies and not mark.exists():
+        if plan and plan.kind == "train" and self.dies.get(str(plan.round)) == step and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), SIGKILL)
 
@@ -73,7 +73,7 @@ def main() -> None:
     ground = ground_of(folder, run, Audit(home / "audit.jsonl").append, lambda line: print(line, flush=True))
     rounded = replace(ground, random=random, coins=lambda plan: coins(plan.seed, plan.round, folder.name))
     half = Mortal(rounded)
-    half.secrets, half.dies = secrets, tuple(said["dies"]) if said["dies"] else None
+    half.secrets, half.dies = secrets, said["dies"]
     secure = secured(app, len(folder.roster.sites))
 
     def invite(ready: Ready) -> Invitation:

@@ -40,15 +40,22 @@ def files(folder: Path) -> list[Path]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", ["advertise", "share", "masked", "sign", "unmask"])
 def test_a_site_that_is_killed_in_any_step_leaves_the_round_to_the_others(
-    federation: "Federation", step: str, monkeypatch: pytest.MonkeyPatch
+    federation: "Federation", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose update had not come is not in the sum; whose had is, though its process is gone before it is opened."""
-    app = federation.app(f"dies-{step}", 'name = "scaffold"', rounds=4, quorum=3)
-    run = federation.serve(app, {"coral": (2, step)})
-    dropped = federation.dropped(app.name)
-    assert ((2, "coral") in dropped) == (step in ("advertise", "share", "masked"))
-    assert federation.store.rounds(app.name)["void"].isna().all()
-    assert (federation.secrets / "coral").with_suffix(f".{step}").exists()
-    assert_same(run, federation.simulated(app, dropped, monkeypatch))
+    app = federation.app("dies", 'name = "scaffold"', rounds=7, quorum=3)
+    dies = {"amber": {2: "advertise", 6: "unmask"}, "beryl": {3: "share"}, "coral": {4: "masked"}}
+    run = federation.serve(app, {**dies, "dolomite": {5: "sign"}})
+    assert {path.name for path in federation.secrets.glob("*.*")} == {
+        "amber.advertise",
+        "amber.unmask",
+        "beryl.share",
+        "coral.masked",
+        "dolomite.sign",
+    }
+    assert federation.dropped("dies") == {(2, "amber"), (3, "beryl"), (4, "coral")}
+    rounds = federation.store.rounds("dies")
+    assert rounds["void"].isna().all()
+    assert rounds.query("kind == 'train'")["took_part"].tolist() == [4, 3, 3, 3, 4, 4, 4]
+    assert_same(run, federation.simulated(app, federation.dropped("dies"), monkeypatch))
