@@ -1,6 +1,7 @@
 """A round's answers, summed as under secure aggregation: the same whole numbers, without the masks that cancel."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,7 +55,10 @@ class SecureCollector(Collector):
         """Means and sums over the sites that took part, from the whole numbers; nothing, if they are too few."""
         sites, least = tuple(sorted(self.examples)), max(rule.quorum, self.terms.threshold)
         if len(sites) < least:
-            return unopened(self.plan, too_few(len(sites), len(self.asked), least), self.left_out, self.warnings)
+            why = too_few(len(sites), len(self.asked), least)
+            if not sites and self.plan.kind == "evaluate":  # none has such rows, so there is nothing to tell
+                return replace(unopened(self.plan, why, self.left_out), warnings=())
+            return unopened(self.plan, why, self.left_out, self.warnings)
         metrics = self.metric_totals(sites)
         terms = self.secure.terms(self.plan, self.asked, [Scalars(name, one.numel()) for name, one in metrics.items()])
         sums = [one.flatten().numpy().view(np.uint64) for one in metrics.values()]
