@@ -132,7 +132,7 @@ class SecureCohort(LinkedCohort):
             scalars,
             epoch=ground.epoch,
             attempt=number,
-            roster=roster_digest(ground.roster),
+            roster=roster_digest(ground.roster, asked),
             model=self.digest,
         )
         terms = replace(terms, round=self.number)

@@ -153,7 +153,7 @@ def rehearsed(secure: Secure, plan: Plan, replies: list[Reply], seed: int) -> Ag
     shapes: Mapping[str, tuple[int, ...]] = {name: tuple(one.shape) for name, one in replies[0].sums.items()}
     scalars = [Scalars(name, replies[0].sums[name].numel()) for name in sorted(shapes)]
     asked = [reply.site for reply in replies]
-    terms = secure.terms(plan, asked, scalars, epoch=1, attempt=1, roster=roster_digest(roster))
+    terms = secure.terms(plan, asked, scalars, epoch=1, attempt=1, roster=roster_digest(roster, asked))
     stream, updates = Keystream(), {}
     for one in replies:
         sums = {name: to_fixed(x, len(asked)).flatten().numpy() for name, x in one.sums.items()}
