@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from hansa.layout import Layout
-from hansa.records import Aggregate, Part, Plan, Reply
+from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.seeds import coins
 from privacy.fixed_point import Overflow
 from privacy.secagg.keystream import Keystream
@@ -40,6 +40,11 @@ class SecureCollector(Collector):
         size = max(place.stop for place in self.terms.scalar_places.values())
         self.scalars = np.zeros(size, np.uint64)
 
+    def add(self, answer: Reply | Refusal) -> None:
+        """As ever; but to an evaluation a site without rows answers zeros, so that nobody learns that it has none."""
+        zeros = isinstance(answer, Refusal) and self.plan.kind == "evaluate"
+        super().add(Reply(answer.site, 0) if zeros else answer)
+
     def _add_vectors(self, reply: Reply) -> None:
         vectors = {name: reply.upload[name].numpy() for name in self.parts}
         counters = {} if reply.counters is None else {COUNTERS: reply.counters.numpy()}
@@ -56,10 +61,11 @@ class SecureCollector(Collector):
         sites, least = tuple(sorted(self.examples)), max(rule.quorum, self.terms.threshold)
         if len(sites) < least:
             why = too_few(len(sites), len(self.asked), least)
-            if not sites and self.plan.kind == "evaluate":  # none has such rows, so there is nothing to tell
-                return replace(unopened(self.plan, why, self.left_out), warnings=())
             return unopened(self.plan, why, self.left_out, self.warnings)
-        metrics = self.metric_totals(sites)
+        with_rows = tuple(site for site in sites if self.examples[site])
+        if not with_rows:  # of an evaluation, in which there is nothing to tell
+            return replace(unopened(self.plan, f"no site has {self.plan.split} rows", {}), warnings=())
+        metrics = self.metric_totals(with_rows)
         terms = self.secure.terms(self.plan, self.asked, [Scalars(name, one.numel()) for name, one in metrics.items()])
         sums = [one.flatten().numpy().view(np.uint64) for one in metrics.values()]
         total = Total(terms, sites, self.words, np.concatenate([self.scalars, *sums]))
