@@ -47,6 +47,7 @@ class Room:
     names: tuple[str, ...] = ("a", "b", "c", "d")
     policies: Mapping[str, PolicyTable] = field(default_factory=dict)
     bits: int = 32
+    large: bool = False  # updates go by files, as those do that are too large for a frame
     events: "queue.Queue[Arrival]" = field(default_factory=queue.Queue)
     sums: dict[str, Shapes] = field(default_factory=dict)  # of some sites, where they are not SUMS
     results: dict[str, Result] = field(default_factory=dict)  # what training gives
@@ -121,13 +122,22 @@ class Room:
             self.take(site, said)
             if work:
                 self.trained.append(site)
-                half.take(frame.plan, self.results[site], PARTS, Path("none"))
+                half.take(frame.plan, *self.answer(site))
         if half.may_mask():
-            found = half.mask(Path("none"), 1 << 30)
+            found = half.mask(self.folder / f"{site}.masked", 0 if self.large else 1 << 30)
             assert found is not None
+            assert found[1] == self.large
             half.sent(found[0])
             self.take(site, found[0])
         return True
+
+    def answer(self, site: str) -> tuple[Result, Mapping[str, Part], Path]:
+        """What the training process hands over."""
+        given, file = Result.FromString(self.results[site].SerializeToString()), self.folder / f"{site}.floats"
+        if self.large:
+            file.write_bytes(given.upload.data)
+            given.ClearField("upload")
+        return given, PARTS, file
 
     def take(self, site: str, frame: SiteFrame | None) -> None:
         """What a site says reaches the server."""
@@ -140,7 +150,8 @@ class Room:
                 self.events.put(Declined(site, frame.refused))
             case "result":
                 assert frame is not None
-                self.events.put(Answered(site, frame.result, frame.result.upload.data))
+                upload = self.folder / f"{site}.masked" if self.large else frame.result.upload.data
+                self.events.put(Answered(site, frame.result, upload))
 
 
 def result(delta: "np.ndarray[Any, Any]", rows: int, **sums: tuple[float, ...]) -> Result:

@@ -33,7 +33,9 @@ def mean(room: Room, sites: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]
     return np.asarray(total / sum(weights.values()))
 
 
-def test_the_server_gets_the_mean_and_the_sums_and_what_the_sites_staged(room: Room) -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_the_server_gets_the_mean_and_the_sums_and_what_the_sites_staged(tmp_path: Path, large: bool) -> None:
+    room = Room(tmp_path, large=large)
     got = go(room)
     assert got.void is None
     assert got.sites == room.names
