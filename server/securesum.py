@@ -55,6 +55,11 @@ def aggregate_of(
     )
 
 
+def alone(name: str) -> str:
+    """Why a metric is not summed."""
+    return f"metric {name!r} is of one site only, so that its sum would be that site's own; left out"
+
+
 def too_few(there: int, asked: int, least: int) -> str:
     """Why no sum is opened."""
     return f"{there} of {asked} sites took part, and no sum over fewer than {least} is opened"

@@ -16,7 +16,7 @@ from privacy.secagg.terms import Scalars
 from privacy.secagg.total import Total
 from privacy.secure import COUNTERS, Secure
 from server.cohort import Collector, Rule
-from server.securesum import aggregate_of, too_few, unopened
+from server.securesum import aggregate_of, alone, too_few, unopened
 
 STREAM = Keystream()
 
@@ -62,10 +62,13 @@ class SecureCollector(Collector):
         if len(sites) < least:
             why = too_few(len(sites), len(self.asked), least)
             return unopened(self.plan, why, self.left_out, self.warnings)
-        with_rows = tuple(site for site in sites if self.examples[site])
-        if not with_rows:  # of an evaluation, in which there is nothing to tell
-            return replace(unopened(self.plan, f"no site has {self.plan.split} rows", {}), warnings=())
-        metrics = self.metric_totals(with_rows)
+        for name in [name for name, by_site in self.metrics.items() if len(by_site) == 1]:
+            del self.metrics[name]
+            self.warnings.append(alone(name))
+        if self.plan.kind == "evaluate" and not self.metrics:  # there is nothing to tell
+            why = f"no two sites have {self.plan.split} rows"
+            return replace(unopened(self.plan, why, {}), warnings=tuple(sorted(self.warnings)))
+        metrics = self.metric_totals(tuple(site for site in sites if self.examples[site]))
         terms = self.secure.terms(self.plan, self.asked, [Scalars(name, one.numel()) for name, one in metrics.items()])
         sums = [one.flatten().numpy().view(np.uint64) for one in metrics.values()]
         total = Total(terms, sites, self.words, np.concatenate([self.scalars, *sums]))

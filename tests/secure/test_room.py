@@ -296,7 +296,7 @@ def test_without_rows_anywhere_nothing_is_asked(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.sums = dict.fromkeys(room.names, (("train/loss", (2,)),))
     room.cohort = room.server(1)
-    assert go(room, 3, kind="evaluate", split="test").void == "no site has test rows"
+    assert go(room, 3, kind="evaluate", split="test").void == "no two sites have test rows"
     assert room.trained == []
 
 

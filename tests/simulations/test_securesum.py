@@ -101,6 +101,18 @@ def test_a_metric_that_a_site_has_not_counts_as_nothing_there() -> None:
     assert "metric 'train/f1' is missing from b" in result.warnings
 
 
+def test_a_metric_of_one_site_only_is_not_summed() -> None:
+    """The sum would be that site's own, which the server is not to learn; so would its number of test rows."""
+    loss: dict[str, Any] = {"train/loss": ratio(1, 4)}
+    result = collect(reply("a", **loss), reply("b", **loss, **{"train/own": ratio(1, 2)}), reply("c", **loss))  # type: ignore[arg-type]
+    assert result.sums.keys() == {"train/loss"}
+    assert any("'train/own' is of one site only" in warning for warning in result.warnings)
+    test = replace(PLAN, kind="evaluate", split="test")
+    one = Reply("a", 3, sums={"test/loss": ratio(1, 3)})
+    result = collect(one, *(Refusal(site, "no test rows") for site in "bcd"), plan=test)
+    assert (result.sums, result.examples, result.void) == ({}, 0, "no two sites have test rows")
+
+
 def test_clipped_values_are_told_and_many_of_them_are_a_warning() -> None:
     """All six of one site in three: 6 of 18 values. Of 3 x 600, six are a note."""
     result = collect(reply("a", 2.5), reply("b"), reply("c"))
