@@ -133,6 +133,7 @@ class Links:
         self._streams: set[_Session] = set()
         self._sites: dict[str, _Session] = {}
         self._done: dict[str, set[str]] = {}  # plan -> sites whose answer was told
+        self._attempts: set[str] = set()  # those of its plans that are answered under masks
         self._begun = False  # whether there was a plan yet
         self._stopped = threading.Event()
         self._server: grpc.Server | None = None
@@ -208,6 +209,8 @@ class Links:
         """
         with self._lock:
             self._done.setdefault(plan, set())
+            if masked:
+                self._attempts.add(plan)
         self._spool.expect(plan, floats, integers, masked)
         self._begun = True
 
@@ -215,6 +218,7 @@ class Links:
         """Forgets a plan: its vectors are no longer offered, uploads and late answers to it are dropped."""
         with self._lock:
             self._done.pop(plan, None)
+            self._attempts.discard(plan)
         self._offers.retire(plan)
         self._spool.retire(plan)
 
@@ -259,7 +263,7 @@ class Links:
             self._answered(session.site, frame.result)
         elif kind == "secure" and frame.secure.attempt in self._done:
             self.events.put(Said(session.site, frame.secure))
-        elif kind == "refused" and self._first(frame.refused.plan, session.site):
+        elif kind == "refused" and self._may_refuse(frame.refused.plan, session.site):
             frame.refused.line = one_line(frame.refused.line)
             self.events.put(Declined(session.site, frame.refused))
         elif kind == "bye":
@@ -333,6 +337,10 @@ class Links:
                 return False
             done.add(site)
             return True
+
+    def _may_refuse(self, plan: str, site: str) -> bool:
+        """Whether a refusal is told. A site may leave an attempt at secure aggregation after its update has come."""
+        return plan in self._attempts or self._first(plan, site)
 
     def _answered(self, site: str, result: Result) -> None:
         size = self._spool.size(result.plan)

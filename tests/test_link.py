@@ -789,3 +789,13 @@ def test_masked_words_are_no_floats(stand: Stand) -> None:
     with stand.site() as link:
         link.send(result("p1.1.1", upload=link.upload("p1.1.1", stand.folder / "masked")))
         assert uploaded(stand.until(Answered)) == data
+
+
+def test_a_site_may_leave_an_attempt_after_its_update_has_come(stand: Stand) -> None:
+    """Another process of it, say, which does not know the secrets of the one before."""
+    stand.links.expect("p1.1.1", 0, 0, 3)
+    with stand.site() as link:
+        link.send(result("p1.1.1", upload=Blob(data=b"abc", size=3)))
+        stand.until(Answered)
+        link.send(SiteFrame(refused=Refused(plan="p1.1.1", code="secure_refused", line="gone")))
+        assert stand.until(Declined).refused.line == "gone"
