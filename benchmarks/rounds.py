@@ -1,4 +1,6 @@
-"""What a round costs beyond training: three deployed sites that have nothing to do, beside plain Flower.
+"""What a round costs beyond training: deployed sites that have nothing to do, beside plain Flower.
+
+With --secure: four sites, with and without secure aggregation, and what it adds to a round.
 
 Our rounds: the time from one round to the next at the server, as its run store has it. A round is durable, with its
 metrics, before the next begins. Flower's: FedAvg over as many SuperNodes, with TLS and node authentication, no
@@ -25,6 +27,7 @@ from server.store import FILE, State, Store
 from simulations.demo.consortium import Consortium
 
 SITES = ("north", "east", "south")
+FOUR = (*SITES, "west")  # under secure aggregation, of whom one may drop out
 PARAMETERS = 100_000
 WARM_UP = 10  # rounds that are left out
 RUN = "rounds"
@@ -60,6 +63,11 @@ batch_size = 1
 
 [rounds]
 rounds = %d
+
+[privacy]
+secure = %s
+clip = 1.0
+max_weight = 1
 """
 TASK = '''\
 """One row, and no training: what is left is the round."""
@@ -104,10 +112,11 @@ class Still(hansa.Strategy):
 '''
 
 
-def write_app(folder: Path, rounds: int, parameters: int = PARAMETERS) -> Path:
+def write_app(folder: Path, rounds: int, parameters: int = PARAMETERS, secure: bool = False) -> Path:
     """The app of a run that does nothing."""
     folder.mkdir(parents=True)
-    files = {"pyproject.toml": PYPROJECT, "federation.toml": FEDERATION % rounds, "task.py": TASK % parameters}
+    toml = FEDERATION % (rounds, str(secure).lower())
+    files = {"pyproject.toml": PYPROJECT, "federation.toml": toml, "task.py": TASK % parameters}
     for name, text in files.items():
         (folder / name).write_text(text)
     return folder
@@ -124,9 +133,12 @@ def allow(consortium: Consortium, app: Path) -> None:
         consortium.write_site(site, tables)
 
 
-def deployed(folder: Path, rounds: int, console: Console) -> Store:
+def deployed(
+    folder: Path, rounds: int, console: Console, sites: tuple[str, ...] = SITES, secure: bool = False
+) -> Store:
     """Runs a federation that does nothing, to its end."""
-    app, consortium = write_app(folder / "app", rounds), Consortium(folder / "consortium", SITES)
+    app = write_app(folder / "app", rounds, secure=secure)
+    consortium = Consortium(folder / "consortium", sites)
     allow(consortium, app)
     with consortium:
         start(app, consortium.server, name=RUN, detach=True, console=console)
@@ -154,15 +166,39 @@ def intervals(store: Store) -> "pd.Series[float]":
     return ended.diff().dt.total_seconds().mul(1e3).iloc[WARM_UP:]
 
 
+def measured(sites: tuple[str, ...], rounds: int, secure: bool = False) -> tuple[float, float]:
+    """Median and 95th percentile of a round's milliseconds."""
+    with tempfile.TemporaryDirectory(prefix="hansa-rounds-", ignore_cleanup_errors=True) as scratch:
+        took = intervals(deployed(Path(scratch), rounds, console_to_nowhere(), sites, secure))
+    return float(np.percentile(took, 50)), float(np.percentile(took, 95))
+
+
+def compare(rounds: int) -> None:
+    """With and without secure aggregation."""
+    before = os.getloadavg()[0]
+    plain, masked = (measured(FOUR, rounds, secure) for secure in (False, True))
+    title = f"{len(FOUR)} sites with nothing to do, {PARAMETERS:,} parameters"
+    caption = f"load before {before:.1f}, after {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores"
+    table = Table(title=title, caption=caption)
+    for column in ("", "p50", "p95"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, (p50, p95) in (("a round (durable)", plain), ("under secure aggregation", masked)):
+        table.add_row(name, f"{p50:.1f} ms", f"{p95:.1f} ms")
+    Console().print(table)
+    facts = {"plain_p50_ms": plain[0], "secure_p50_ms": masked[0], "overhead_ms": masked[0] - plain[0]}
+    print(f"RESULT {json.dumps({name: round(value, 2) for name, value in facts.items()})}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--flower-rounds", type=int, default=2)
+    parser.add_argument("--secure", action="store_true", help="with and without secure aggregation, not beside Flower")
     args = parser.parse_args()
+    if args.secure:
+        return compare(args.rounds)
     before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="hansa-rounds-", ignore_cleanup_errors=True) as scratch:
-        took = intervals(deployed(Path(scratch), args.rounds, console_to_nowhere()))
-    p50, p95 = (float(np.percentile(took, q)) for q in (50, 95))
+    p50, p95 = measured(SITES, args.rounds)
     flower = flower_peer.phase(len(SITES), PARAMETERS, args.flower_rounds)
     title = f"{len(SITES)} sites with nothing to do, {PARAMETERS:,} parameters"
     table = Table(

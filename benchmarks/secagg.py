@@ -108,7 +108,8 @@ def make(n: int, parameters: int, bits: int, stream: Keystream) -> Rehearsal:
     names, draw = tuple(f"site-{number:03d}" for number in range(n)), random.Random(1).randbytes
     roster, keys = founded(names, draw)
     parts = (Segment("delta", parameters, "examples", 1.0, most_levels(n, "examples", bits)),)
-    terms = Terms("run", "train", 1, 1, 1, roster_digest(roster), names, threshold(n), bytes(32), 1000, bits, parts, ())
+    known = roster_digest(roster, names)
+    terms = Terms("run", "train", 1, 1, 1, known, names, threshold(n), bytes(32), 1000, bits, parts, ())
     return Rehearsal(terms, roster, keys, draw, stream)
 
 

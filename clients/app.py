@@ -17,12 +17,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.audit import Audit
-from clients.child import Child, ChildFailed
+from clients.child import Child, ChildFailed, Ready
 from clients.dial import NODE, SESSIONS
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
-from clients.policy import Refused, admit, check_federation, check_protection
+from clients.policy import Refused, admit, check_federation, check_protection, secured
+from clients.secure import SecureHalf, ground_of
 from clients.sitefolder import SiteFolder, open_site_folder
 from hansa.errors import UserError
 from hansa.processes import only_one
@@ -94,7 +95,8 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
         try:
             digest = admit(Path(os.environ[DELIVERED]), folder.file.apps, app_folder := Path(scratch) / "app")
             check_federation(app_folder, folder.file.bounds, own_data=folder.file.data is not None)
-            check_protection(folder.file.policy, secure_aggregation=False)
+            secure = secured(app_folder, len(folder.roster.sites))
+            check_protection(folder.file.policy, secure)
         except Refused as refused:
             audit.append(run, "refused", code=refused.code)
             say(f"run {run} refused: {refused.detail}")
@@ -103,7 +105,7 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
             with _alone(folder.path, run):
                 audit.append(run, "admitted", app=digest, epoch=int(invitation["epoch"]))
                 say(f"run {run}: {folder.name} takes part")
-                answer = _participant(folder, app_folder, run, invitation, node)
+                answer = _participant(folder, app_folder, run, invitation, node, secure, audit)
                 audit.append(run, "ended", line=answer.line)
         except _Twice:
             answer = Answer(f"the site takes part in run {run} already, by another of its nodes", HERE)
@@ -127,23 +129,34 @@ def _alone(folder: Path, run: str) -> Iterator[None]:
         yield
 
 
-def _participant(folder: SiteFolder, app_folder: Path, run: str, told: dict[str, str | int], node: int) -> Answer:
-    def invite(layout: str, strategy: str) -> Invitation:
+def _participant(
+    folder: SiteFolder,
+    app_folder: Path,
+    run: str,
+    told: dict[str, str | int],
+    node: int,
+    secure: bool,
+    audit: Audit,
+) -> Answer:
+    def invite(ready: Ready) -> Invitation:
         address = folder.file.site.session or str(told["address"])
         if server_name:
             address = os.environ.get(SESSIONS, address)
-        return Invitation(address, run, int(told["epoch"]), node, layout, strategy, str(told["token"]))
+        epoch, token = int(told["epoch"]), str(told["token"])
+        return Invitation(address, run, epoch, node, ready.layout, ready.strategy, token, ready.sums)
 
     def start() -> Child:
-        return Child(app_folder, folder.path, run, folder.path / "logs" / log)
+        return Child(app_folder, folder.path, run, folder.path / "logs" / log, secure)
 
     (folder.path / "logs").mkdir(exist_ok=True)
     spool = folder.path / "spool" / run
     log = numbered("training.log", int(os.environ.get(NODE, 1)))
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
+    half = SecureHalf(ground_of(folder, run, audit.append, say))
+    unmasked = folder.file.policy.allow_unprotected and not secure
     try:
-        return Answer(Participant(invite, start, identity, spool, say, folder.file.bounds).take_part())
+        return Answer(Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked).take_part())
     except ChildFailed as failure:
         return Answer(str(failure), failure.code)
     except Turned as turned:

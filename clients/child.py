@@ -16,6 +16,7 @@ from typing import Any
 from clients.failures import LINES, Failure
 from clients.pipe import Pipe
 from hansa.processes import die_with_parent
+from hansa.records import Part
 from hansa.wire.link_pb2 import Plan, Result
 
 
@@ -33,10 +34,15 @@ class ChildFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Ready:
-    """What a started training process has found: the digests of what the federation trains."""
+    """What a started training process has found."""
 
-    layout: str
-    strategy: str
+    layout: str  # digest
+    strategy: str  # digest
+    parts: Mapping[str, Part]  # of an update, in their order in an upload
+    counters: int  # integers that follow them
+    sums: tuple[
+        tuple[str, tuple[int, ...]], ...
+    ]  # names and shapes of the site's metric sums, if it was asked for them
 
 
 class Child:
@@ -47,9 +53,10 @@ class Child:
         site: the site's folder.
         run: the run's id.
         log: the file that gets what the process writes.
+        sums: whether it is to find out which metric sums the site can give.
     """
 
-    def __init__(self, app: Path, site: Path, run: str, log: Path) -> None:
+    def __init__(self, app: Path, site: Path, run: str, log: Path, sums: bool = False) -> None:
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -62,11 +69,13 @@ class Child:
             )
         self._socket, self._pipe = ours, Pipe(ours)
         try:
-            answer, _ = self._ask({"app": str(app), "site": str(site), "run": run})
+            answer, _ = self._ask({"app": str(app), "site": str(site), "run": run, "sums": sums})
         except BaseException:
             self.stop()
             raise
-        self.ready = Ready(answer["layout"], answer["strategy"])
+        parts = {name: Part(size, weight) for name, size, weight in answer["parts"]}
+        found = tuple((name, tuple(shape)) for name, shape in answer["sums"])
+        self.ready = Ready(answer["layout"], answer["strategy"], parts, answer["counters"], found)
 
     def work(self, plan: Plan, files: Mapping[str, Path], upload: Path) -> Result:
         """Does a plan; its upload, if it has one, is in the result, or if it is large in the file afterwards.

@@ -15,6 +15,8 @@ class Failure(StrEnum):
     DIED = "training_died"
     SITS_OUT = "sits_out"
     SITE = "site_failed"
+    SUM = "not_summable"
+    SECURE = "secure_refused"
 
 
 LINES = {
@@ -23,5 +25,7 @@ LINES = {
     Failure.TRAINING: "training ended in an error; the site's log says which",
     Failure.DIED: "the training process died, and died again",
     Failure.SITS_OUT: "the site has no rows for this plan",
+    Failure.SUM: "the site's update cannot be summed under secure aggregation; its log says why",
+    Failure.SECURE: "the site does not go on with this attempt at secure aggregation; its log says why",
     Failure.SITE: "the site ended in an error; its log says which",
 }

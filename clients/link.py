@@ -38,6 +38,7 @@ class Invitation:
     layout: str  # digest
     strategy: str  # digest
     token: str = field(repr=False)
+    sums: tuple[tuple[str, tuple[int, ...]], ...] = ()  # names and shapes of the site's metric sums, if it is to tell
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Link:
     """One session, kept through the loss of connections and of servers. All methods may be called from any thread.
 
         with Link(invitation, identity, spool) as link:
-            for frame in link:  # Plan, Committed; ends after Over
+            for frame in link:  # Plan, Secure, Committed; ends after Over
                 ...
 
     A plan that comes again (same id) was lost on the way, or its answer was: answer again. What the server has of an
@@ -160,7 +161,7 @@ class Link:
         self.close()
 
     def next(self, timeout: float | None = None) -> ServerFrame | None:
-        """The next Plan, Committed or Over; None after `timeout` seconds.
+        """The next Plan, Secure, Committed or Over; None after `timeout` seconds.
 
         Raises:
             Turned: the server wants nothing of this site.
@@ -184,7 +185,7 @@ class Link:
             yield frame
 
     def send(self, frame: SiteFrame) -> None:
-        """Puts a Result or Refused on its way: it leaves when there is a session."""
+        """Puts a Result, Secure or Refused on its way: it leaves when there is a session."""
         with self._turn:
             self._outbox.append(frame)
             self._turn.notify_all()
@@ -356,6 +357,8 @@ class Link:
         hello = Hello(major=rules.MAJOR, minor=rules.MINOR, run=said.run, epoch=self._epoch, node=said.node)
         hello.token, hello.layout, hello.strategy = said.token, said.layout, said.strategy
         hello.instance = self._instance
+        for name, shape in said.sums:
+            hello.sums.add(name=name, shape=shape)
         return hello
 
     def _take(self, frame: ServerFrame, mine: int) -> bool:
@@ -369,7 +372,7 @@ class Link:
         if kind == "welcome":
             return self._welcomed(frame.welcome)
         self._contact = self._heard
-        if kind in ("plan", "committed", "over"):
+        if kind in ("plan", "secure", "committed", "over"):
             with self._turn:
                 self._inbox.append(frame)
                 self._turn.notify_all()

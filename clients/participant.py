@@ -9,11 +9,14 @@ from pathlib import Path
 
 from clients import policy
 from clients.bounds import BoundsTable
-from clients.child import Child, ChildDied, ChildFailed
+from clients.child import Child, ChildDied, ChildFailed, Ready
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
+from clients.secure import SecureHalf
 from hansa.errors import UserError
-from hansa.wire.link_pb2 import Plan, Refused, SiteFrame
+from hansa.wire.link_pb2 import Plan, Refused, Result, Secure, SiteFrame
+from hansa.wire.rules import INLINE
+from privacy.secagg.quantise import NotSummable
 
 LOOK = 0.2  # seconds between two looks at the session while the training process works
 MAX_DEATHS = 10  # of the training process in one run, those that a new plan had brought about left out
@@ -27,25 +30,31 @@ class Participant:
     """A site in one run.
 
     Args:
-        invite: makes the invitation, once the training process has told its digests.
+        invite: makes the invitation, once the training process has told what it has found.
         start: starts a training process.
         identity: the site's certificate and the authority that it trusts.
         spool: folder of this run for vectors and uploads.
         say: writes a line to the site's log.
         bounds: of each plan's numbers.
+        secure: the site's half of secure aggregation.
+        unmasked: whether plans may be answered without it.
     """
 
     def __init__(
         self,
-        invite: Callable[[str, str], Invitation],
+        invite: Callable[[Ready], Invitation],
         start: Callable[[], Child],
         identity: Identity,
         spool: Path,
         say: Callable[[str], None],
         bounds: BoundsTable,
+        secure: SecureHalf,
+        unmasked: bool,
     ) -> None:
         self.invite, self.start, self.identity, self.spool, self.say = invite, start, identity, spool, say
-        self.bounds, self.deaths, self.busy = bounds, 0, False
+        self.bounds, self.secure, self.unmasked = bounds, secure, unmasked
+        self.deaths, self.busy = 0, False
+        self.jobs: list[Future[None]] = []  # for the one thread that works
         self.plan: str | None = None  # in hand
         self.answered: tuple[str, SiteFrame] | None = None  # the newest
 
@@ -61,8 +70,8 @@ class Participant:
         with ThreadPoolExecutor(1, "training") as hands:
             self.child = hands.submit(self.start).result()
             try:
-                invitation = self.invite(self.child.ready.layout, self.child.ready.strategy)
-                with Link(invitation, self.identity, self.spool) as link:
+                self.ready = self.child.ready
+                with Link(self.invite(self.ready), self.identity, self.spool) as link:
                     return self._follow(link, hands)
             except Orphaned:
                 return "the server was gone for too long"
@@ -72,10 +81,10 @@ class Participant:
 
     def _follow(self, link: Link, hands: ThreadPoolExecutor) -> str:
         """Answers plans until the run is over. A new plan ends the work on an older one, which came too late."""
-        job: Future[None] | None = None
         while True:
-            frame = link.next(None if job is None or job.done() else LOOK)
-            if job is not None and job.done():
+            frame = link.next(LOOK if self._works() else None)
+            for job in [job for job in self.jobs if job.done()]:
+                self.jobs.remove(job)
                 job.result()  # raises what is our bug
             match frame.WhichOneof("frame") if frame is not None else None:
                 case "over":
@@ -83,9 +92,32 @@ class Participant:
                     return frame.over.line
                 case "plan":
                     assert frame is not None
-                    if job is None or job.done() or self.plan != frame.plan.id:
-                        self._turn_to(frame.plan.id)
-                        job = hands.submit(self._answer, link, frame.plan)
+                    self._take_up(link, hands, frame.plan)
+                case "secure":
+                    assert frame is not None
+                    self._hear(link, hands, frame.secure)
+                case "committed":
+                    assert frame is not None
+                    self.secure.committed(frame.committed.round)
+
+    def _works(self) -> bool:
+        return not all(job.done() for job in self.jobs)
+
+    def _take_up(self, link: Link, hands: ThreadPoolExecutor, plan: Plan) -> None:
+        new, work = self.plan != plan.id, True
+        if new:
+            self._turn_to(plan.id)
+        if plan.terms:  # the first words are said while the training goes on
+            said, work = self.secure.begin(plan, self.ready.parts)
+            link.send(said)
+        if work and (new or not self._works()):
+            self.jobs.append(hands.submit(self._answer, link, plan))
+
+    def _hear(self, link: Link, hands: ThreadPoolExecutor, message: Secure) -> None:
+        if (said := self.secure.hear(message)) is not None:
+            link.send(said)
+        if self.secure.may_mask():
+            self.jobs.append(hands.submit(self._mask, link))
 
     def _turn_to(self, plan: str) -> None:
         """Ends what the training process is doing, if it is doing anything."""
@@ -95,16 +127,49 @@ class Participant:
 
     def _answer(self, link: Link, plan: Plan) -> None:
         """Answers a plan: a training process that dies gets a second try; one that comes again, the same answer."""
+        if plan.terms:
+            return self._answer_masked(link, plan)
         if self.answered is None or self.answered[0] != plan.id:
             try:
                 frame = self._frame(link, plan)
             except Dropped:
                 return
+            assert frame is not None  # it has no terms
             self.answered = plan.id, frame
         link.send(self.answered[1])
 
-    def _frame(self, link: Link, plan: Plan) -> SiteFrame:
+    def _answer_masked(self, link: Link, plan: Plan) -> None:
         try:
+            frame = self._frame(link, plan)
+        except Dropped:
+            return
+        if frame is None:
+            if self.secure.may_mask():
+                self._mask(link)
+        else:
+            link.send(frame)
+
+    def _mask(self, link: Link) -> None:
+        """Gives the server what was trained, under masks."""
+        file = self.spool / "masked"
+        if (found := self.secure.mask(file, INLINE)) is None:
+            return
+        frame, large = found
+        try:
+            if large:
+                frame.result.upload.CopyFrom(link.upload(frame.result.plan, file))
+        except PlanOver:
+            return self.say(f"round {frame.result.round}: the attempt was over before the update was there")
+        except UploadRefused as refused:
+            return self.say(f"round {frame.result.round}: {refused}")
+        self.secure.sent(frame)
+        link.send(frame)
+
+    def _frame(self, link: Link, plan: Plan) -> SiteFrame | None:
+        """What the training process answers, or why there is no answer; None: an update that is to be masked."""
+        try:
+            if not plan.terms and not self.unmasked:
+                raise policy.Refused(policy.Reason.UNPROTECTED, f"round {plan.round}: a plan without terms")
             policy.check_plan(self.bounds, plan.hyper, plan.round)
             for _ in range(2):
                 try:
@@ -122,13 +187,19 @@ class Participant:
             return SiteFrame(refused=Refused(plan=plan.id, code=refused.code, line=str(refused)))
         except ChildFailed as failure:
             code = failure.code
+            if code == Failure.SITS_OUT and plan.terms and plan.kind == "evaluate":  # nobody is told who has no rows
+                self.secure.take(plan, Result(), {}, self.spool / "none")
+                return None
+        except NotSummable as error:
+            self.say(f"round {plan.round}: {error}")
+            code = Failure.SUM
         except (UploadRefused, UserError) as error:
             self.say(f"round {plan.round}: {error}")
             code = Failure.SITE
         self.say(f"round {plan.round}: {LINES[code]}")
         return SiteFrame(refused=Refused(plan=plan.id, code=code, line=LINES[code]))
 
-    def _work(self, link: Link, plan: Plan) -> SiteFrame:
+    def _work(self, link: Link, plan: Plan) -> SiteFrame | None:
         upload = self.spool / "upload"
         upload.unlink(missing_ok=True)
         files = link.fetch(plan)
@@ -141,6 +212,12 @@ class Participant:
             result = self.child.work(plan, files, upload)
         finally:
             self.busy = False
+        if plan.terms:
+            try:
+                self.secure.take(plan, result, self.ready.parts, upload)
+            finally:
+                upload.unlink(missing_ok=True)
+            return None
         if upload.exists():
             result.upload.CopyFrom(link.upload(plan.id, upload))
         return SiteFrame(result=result)

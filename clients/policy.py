@@ -12,10 +12,14 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import ValidationError
+
 from clients.bounds import BoundsTable
 from clients.sitefile import AppsTable, PolicyTable
 from hansa.appfiles import FEDERATION, app_digest, app_files
 from hansa.errors import UserError
+from privacy.config import PrivacyTable
+from privacy.secagg.terms import Terms
 
 
 class Reason(StrEnum):
@@ -27,6 +31,9 @@ class Reason(StrEnum):
     DATA = "no_data_of_its_own"
     BOUNDS = "out_of_bounds"
     UNPROTECTED = "unprotected_not_allowed"
+    SITES = "too_few_sites"
+    CLIP = "clip_too_large"
+    RING = "ring_too_small"
 
 
 # What leaves the site: fixed texts, so that nothing of the site's own can be in them.
@@ -38,6 +45,10 @@ LINES = {
     Reason.BOUNDS: "a number is not within what the site allows ([bounds] in its site.toml)",
     Reason.UNPROTECTED: "the site lets no update out without secure aggregation ([policy] allow_unprotected in its "
     "site.toml)",
+    Reason.SITES: "a sum over so few sites may not be opened ([policy] min_sites and allow_two_sites in the site's "
+    "site.toml)",
+    Reason.CLIP: "[privacy] clip is larger than the site allows ([policy] max_clip in its site.toml)",
+    Reason.RING: "[privacy] ring_bits is less than the site allows ([policy] min_ring_bits in its site.toml)",
 }
 
 
@@ -138,6 +149,39 @@ def check_protection(policy: PolicyTable, secure_aggregation: bool) -> None:
     """
     if not secure_aggregation and not policy.allow_unprotected:
         raise Refused(Reason.UNPROTECTED, "secure aggregation is off and [policy] allow_unprotected is not true")
+
+
+def secured(app: Path, sites: int) -> bool:
+    """Whether an admitted app's federation.toml wants secure aggregation over so many sites.
+
+    Raises:
+        Refused: its [privacy] cannot be read.
+    """
+    try:
+        table = PrivacyTable.model_validate(tomllib.loads((app / FEDERATION).read_text("utf-8-sig")).get("privacy", {}))
+    except ValidationError as error:
+        raise Refused(Reason.FEDERATION, f"{FEDERATION} [privacy]: {error.error_count()} problems") from error
+    return table.wants(sites)
+
+
+def check_terms(policy: PolicyTable, terms: Terms) -> None:
+    """Whether an attempt at secure aggregation is as this site wants it. The protocol checks the rest by itself.
+
+    Raises:
+        Refused: it is not.
+    """
+    asked, two = len(terms.sites), policy.allow_two_sites
+    if terms.threshold < (2 if two and asked == 2 else policy.min_sites):
+        raise Refused(
+            Reason.SITES, f"a sum over {terms.threshold} of {asked} sites, where min_sites = {policy.min_sites}"
+        )
+    for part in terms.parts:
+        if policy.max_clip is not None and part.bound > policy.max_clip:
+            raise Refused(
+                Reason.CLIP, f"part {part.name!r} is clipped at {part.bound:g}, max_clip = {policy.max_clip:g}"
+            )
+    if terms.bits < policy.min_ring_bits:
+        raise Refused(Reason.RING, f"a ring of {terms.bits} bits, where min_ring_bits = {policy.min_ring_bits}")
 
 
 def _within(broken: str | None, what: str) -> None:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from clients.batches import Batches, OwnStream
 from clients.memory import MemoryStore
@@ -17,6 +18,8 @@ from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task, sized
 from hansa.workbench import Workbench
 from strategies.base import Memory, Strategy
+
+PROBED = 4  # rows that tell which metrics there are
 
 
 @dataclass
@@ -34,6 +37,18 @@ class SiteHalf:
         """Trains or evaluates as the plan says; a site without rows sits out."""
         memory = self.memory.load(plan.memory.get(self.site.name))
         return self._train(plan, memory) if plan.kind == "train" else self._evaluate(plan, memory)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the metric sums that the site can give, by name: a few rows go through the model as it is."""
+        found: dict[str, tuple[int, ...]] = {"train/loss": (2,)}
+        model = self.bench.load(*self.bench.start, {})
+        scopes = ("",) if type(self.strategy).personal is Strategy.personal else ("", "personal_")
+        for split, rows in (("valid", self._rows[1]), ("test", self._test_rows)):
+            if rows is not None and len(rows):
+                few = Subset(rows, range(min(PROBED, len(rows))))  # type: ignore[arg-type,var-annotated]
+                sums = evaluate(self.task, model, few, PROBED, self.bench.device)
+                found |= {f"{split}/{scope}{name}": tuple(one.shape) for name, one in sums.items() for scope in scopes}
+        return found
 
     @property
     def validates(self) -> bool:

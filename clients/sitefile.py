@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from hansa.document import Document
 from hansa.endfile import Digest, FlowerTable
 from hansa.proxy import ProxyUrl
 from hansa.tables import A_NAME, Device, Name, Table
+from privacy.secagg.terms import LEAST_SITES
 
 
 class SiteTable(Table):
@@ -52,9 +53,19 @@ class SiteTrainingTable(Table):
 
 
 class PolicyTable(Table):
-    """[policy]: what may leave the site. Nothing is allowed that does not stand there."""
+    """[policy]: what may leave the site. Nothing is allowed that does not stand there, whatever a server says."""
 
     allow_unprotected: bool = False  # let the server see this site's own update, where secure aggregation is off
+    min_sites: Annotated[int, Field(ge=LEAST_SITES)] = LEAST_SITES  # of a sum that this site's update is in
+    allow_two_sites: bool = False  # take part where there are two: the other learns this site's update by subtraction
+    max_clip: Annotated[float, Field(gt=0)] | None = None  # the most that [privacy] clip may be, for any part
+    min_ring_bits: Literal[32, 24, 20, 16] = 16  # the least that [privacy] ring_bits may be
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> Self:
+        if self.allow_two_sites and self.min_sites > LEAST_SITES:
+            raise ValueError(f"allow_two_sites = true and min_sites = {self.min_sites}; remove one of them")
+        return self
 
 
 @dataclass(frozen=True)

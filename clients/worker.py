@@ -4,6 +4,7 @@ import socket
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,6 +48,7 @@ class Worker:
         self.file = load_site_file(folder / SITE_FILE)
         self.folder, self.run = folder, run
         head = self.config.table("federation", FederationTable)
+        self.seed = head.seed
         self.task: Task = load_class(head.task, app, Task, "task")()
         self.strategy: Strategy = self.config.table("strategy", Strategy)
         if self.file.training.threads is not None:
@@ -68,9 +70,22 @@ class Worker:
         put_upload(answer, parts, result, upload)
         return result
 
+    def ready(self, sums: bool) -> dict[str, Any]:
+        """What it has found, as `clients.child.Ready` has it. For metric sums a few rows go through the model."""
+        shared = self.bench.shared
+        parts = self.strategy.parts(shared.size, shared.n_parameters)
+        found = self._half(self.seed).shapes() if sums else {}
+        return {
+            "layout": shared.digest,
+            "strategy": self.strategy.digest,
+            "parts": [[name, part.size, part.weight] for name, part in parts.items()],
+            "counters": shared.n_counters,
+            "sums": [[name, list(shape)] for name, shape in found.items()],
+        }
+
     def _half(self, seed: int) -> SiteHalf:
-        """The site's half, made with the first plan, which tells the run's seed."""
-        if self.made is None:
+        """The site's half, made once; anew only if a plan tells another seed than federation.toml does."""
+        if self.made is None or self.made.site.seed != seed:
             site = Site(self.file.site.name, seed, self._source(seed))
             memory = MemoryOnDisk(self.folder / "memory" / self.run)
             self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, self.file.training.num_workers)
@@ -91,7 +106,7 @@ def main() -> None:
             try:
                 if worker is None:
                     worker = Worker(Path(said["app"]), Path(said["site"]), said["run"])
-                    pipe.send({"layout": worker.bench.shared.digest, "strategy": worker.strategy.digest})
+                    pipe.send(worker.ready(said["sums"]))
                     continue
                 files = {name: Path(path) for name, path in said["files"].items()}
                 answer = worker.handle(PlanFrame.FromString(frame), files, Path(said["upload"]))

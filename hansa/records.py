@@ -1,25 +1,30 @@
-"""What goes between the server and the sites. P = shared floats, C = counters (see `hansa.layout`)."""
+"""What goes between the server and the sites. P = shared floats, C = counters (see `hansa.layout`).
+
+Light: a site's process that holds its session has use for some of these, and imports no torch.
+"""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from hansa.errors import UserError
 
-Vectors = Mapping[str, Tensor]  # by name: [P], or [n_parameters] for what concerns parameters only
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Vectors = Mapping[str, "Tensor"]  # by name: [P], or [n_parameters] for what concerns parameters only
 
 
 @dataclass(frozen=True)
 class ServerState:
     """All that a strategy's server half knows."""
 
-    params: Tensor  # [P] float32
-    counters: Tensor  # [C] int64
+    params: "Tensor"  # [P] float32
+    counters: "Tensor"  # [C] int64
     shared: Vectors = field(default_factory=dict)  # what sites get beside the model (SCAFFOLD's c)
     own: Vectors = field(default_factory=dict)  # what stays at the server (the moments of an optimiser)
 
@@ -28,8 +33,8 @@ class ServerState:
 class Broadcast:
     """What every site gets at the start of a round."""
 
-    params: Tensor  # [P] float32
-    counters: Tensor  # [C] int64
+    params: "Tensor"  # [P] float32
+    counters: "Tensor"  # [C] int64
     shared: Vectors = field(default_factory=dict)
 
 
@@ -56,8 +61,8 @@ class Plan:
 class LocalRun:
     """What local training did."""
 
-    delta: Tensor  # [P] float32, trained minus anchor
-    counters: Tensor  # [C] int64
+    delta: "Tensor"  # [P] float32, trained minus anchor
+    counters: "Tensor"  # [C] int64
     steps: int  # optimizer steps, those that the loss scaler skipped left out
     lr_sum: float  # how far a constant gradient of 1 would have moved a parameter: the sum of lr, more under momentum
     examples: int  # rows of training data: the site's weight
@@ -77,7 +82,7 @@ class Part:
             raise UserError(f"[strategy]: a part of {self.size} floats with weight {self.weight!r}; {mend}")
 
 
-Upload = Mapping[str, Tensor]  # by part name: float32 vectors
+Upload = Mapping[str, "Tensor"]  # by part name: float32 vectors
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Reply:
     site: str
     examples: int
     upload: Upload = field(default_factory=dict)
-    counters: Tensor | None = None  # [C] int64
+    counters: "Tensor | None" = None  # [C] int64
     sums: Vectors = field(default_factory=dict)  # metric sums, float64
     memory: str | None = None  # the version of the memory that it staged
 
@@ -105,7 +110,7 @@ class Aggregate:
     """What the server learns from a round: sums and means over the sites that took part, never one site's."""
 
     mean: Vectors  # by part
-    counters: Tensor | None
+    counters: "Tensor | None"
     sums: Vectors  # metric sums
     examples: int
     share: float  # sites that took part / all sites of the federation
@@ -113,10 +118,11 @@ class Aggregate:
     dropped: Mapping[str, str]  # site -> reason
     memory: Mapping[str, str]  # site -> version staged, of those that took part
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # less than warnings
     void: str | None = None  # why the round does not count
 
 
-def digest(vector: Tensor) -> str:
+def digest(vector: "Tensor") -> str:
     """SHA-256 of a CPU vector's bytes."""
     array = vector.detach().contiguous().numpy()
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()

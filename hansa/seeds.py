@@ -17,8 +17,12 @@ import torch
 
 def derive(seed: int, *purpose: str | int) -> int:
     """A seed of 63 bits for one purpose, e.g. `derive(7, round, site, "batches")`: SHA-256 of all of it."""
-    text = json.dumps([seed, *purpose], separators=(",", ":"))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return int.from_bytes(_digest(seed, *purpose)[:8], "big") >> 1
+
+
+def coins(seed: int, round: int, site: str) -> bytes:
+    """32 bytes from which a simulated site's update of a round is rounded."""
+    return _digest(seed, round, site, "coins")
 
 
 def torch_generator(seed: int, *purpose: str | int) -> torch.Generator:
@@ -45,6 +49,10 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)
             random.setstate(python_state)
+
+
+def _digest(seed: int, *purpose: str | int) -> bytes:
+    return hashlib.sha256(json.dumps([seed, *purpose], separators=(",", ":")).encode()).digest()
 
 
 @cache

@@ -46,6 +46,11 @@ device = "auto"          # "cpu", "cuda", "cuda:1", "mps"
 # Without secure aggregation the server sees this site's own update, and may learn something of its rows from it.
 # true: this site agrees to such runs.
 allow_unprotected = false
+# What secure aggregation must be like here; no server can ask for less.
+#min_sites = 3           # sites of a sum
+#allow_two_sites = false # true: if there are two sites only, the other one may learn this site's update by subtraction
+#max_clip = 1.0          # the most that [privacy] clip may be
+#min_ring_bits = 32      # the least that [privacy] ring_bits may be
 
 [flower]
 telemetry = false        # true: Flower reports its use to its makers

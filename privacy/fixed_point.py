@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from hansa.layout import chunks
+from privacy.scalars import SCALAR_BITS, in_range
 
 FRACTION_BITS = {"examples": 32, "uniform": 44}  # s, by kind of weight: rows run into millions, uniform weights are 1
-SCALAR_BITS = 30  # s of metric sums
 PIECE = 1 << 16  # floats that are added at once
 
 
@@ -61,7 +61,7 @@ def to_fixed(sums: Tensor, sites: int) -> Tensor:
         Overflow: a value is not finite or too large.
     """
     scaled = sums.double() * 2.0**SCALAR_BITS
-    if not bool((scaled.abs() < 2.0**62 / sites).all()):
+    if not in_range(scaled.numpy(), sites):
         raise Overflow("not finite or too large to be summed")
     return scaled.round().long()
 

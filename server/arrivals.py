@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hansa.wire.link_pb2 import Refused, Result
+from hansa.wire.link_pb2 import Refused, Result, Secure
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # of metric sums, by name
 
 
 @dataclass(frozen=True)
@@ -12,6 +14,7 @@ class Joined:
 
     site: str
     node: int  # Flower's
+    sums: Shapes = ()  # that the site can give, if it said so
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,14 @@ class Answered:
     site: str
     result: Result
     upload: Path | bytes | None  # a spooled file, until the plan is retired; None where the plan asks for none
+
+
+@dataclass(frozen=True)
+class Said:
+    """A site's message of an attempt at secure aggregation."""
+
+    site: str
+    secure: Secure
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class Spoiled:
     value: float | None = None
 
 
-Arrival = Joined | Left | Answered | Declined | Spoiled
+Arrival = Joined | Left | Said | Answered | Declined | Spoiled
 
 
 def one_line(text: str, longest: int = 300) -> str:

@@ -85,10 +85,10 @@ class Collector:
                 return reason
             if not reply.examples:
                 return "no training rows"
-            try:
-                self._add_vectors(reply)
-            except Overflow as error:
-                return str(error)
+        try:
+            self._add_vectors(reply)
+        except Overflow as error:
+            return str(error)
         self.examples[reply.site] = reply.examples
         if reply.memory is not None:
             self.memory[reply.site] = reply.memory
@@ -101,9 +101,9 @@ class Collector:
             total.check(reply.upload[name], weights[name])
         for name, total in self.totals.items():
             total.add(reply.upload[name], weights[name])
-        assert reply.counters is not None  # the firewall has seen to it
-        mine = self.counters
-        self.counters = reply.counters.clone() if mine is None else torch.maximum(mine, reply.counters)
+        if reply.counters is not None:
+            mine = self.counters
+            self.counters = reply.counters.clone() if mine is None else torch.maximum(mine, reply.counters)
 
     def _add_metrics(self, reply: Reply) -> None:
         for name, sums in reply.sums.items():
@@ -120,7 +120,6 @@ class Collector:
             void = f"{len(sites)} of {len(self.asked)} sites took part; the quorum is {rule.quorum}"
         weights = {n: weight if part.weight == "examples" else len(sites) for n, part in self.parts.items()}
         mean = {} if void else {n: total.mean(weights[n]) for n, total in self.totals.items()}
-        silent = {s: "no answer" for s in self.asked if s not in self.examples and s not in self.dropped}
         return Aggregate(
             mean=mean,
             counters=self.counters,
@@ -128,20 +127,30 @@ class Collector:
             examples=weight,
             share=len(sites) / self.federation,
             sites=sites,
-            dropped={s: why for s, why in sorted((self.dropped | silent).items()) if s not in self.examples},
+            dropped=self.left_out,
             memory=self.memory,
             warnings=tuple(sorted(self.warnings)),
             void=void,
         )
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The sites that took no part, and why."""
+        why = {site: self.dropped.get(site, "no answer") for site in sorted({*self.asked, *self.dropped})}
+        return {site: reason for site, reason in why.items() if site not in self.examples}
+
     def _metric_sums(self, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        sums = {}
+        return {name: from_fixed(total) for name, total in self.metric_totals(sites).items()}
+
+    def metric_totals(self, sites: tuple[str, ...]) -> dict[str, Tensor]:
+        """Metric sums over the sites in fixed point; what does not add up is left out, with a warning."""
+        totals = {}
         for name, by_site in sorted(self.metrics.items()):
             shapes = {tuple(one.shape) for one in by_site.values()}
             if len(shapes) > 1:
                 self.warnings.append(f"metric {name!r} has shapes {sorted(shapes)} at different sites; left out")
             elif by_site:
-                sums[name] = from_fixed(torch.stack(list(by_site.values())).sum(0))
+                totals[name] = torch.stack(list(by_site.values())).sum(0)
                 if missing := sorted(set(sites) - set(by_site)):
                     self.warnings.append(f"metric {name!r} is missing from {', '.join(missing)}")
-        return sums
+        return totals

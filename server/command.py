@@ -29,6 +29,7 @@ from server.nodes import forget, holdings, in_words
 from server.owners import write_owner
 from server.renewal import endings
 from server.results import Here
+from server.securerules import check_privacy
 from server.serverfile import load_server_file
 from server.store import DONE, FILE, State, Store
 
@@ -46,6 +47,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
     check_server(server)
     files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
+    check_privacy(config, len(read_roster(server).sites))
     run = name or new_run(config.table("federation", FederationTable).name)
     begin_new(server, run, files, console)
     if follow(server, run, console, detach):

@@ -12,7 +12,7 @@ from hansa.layout import Layout
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.wire.link_pb2 import Committed, Result, ServerFrame
 from hansa.wire.link_pb2 import Plan as PlanFrame
-from server.arrivals import Answered, Arrival, Declined, Joined, Left, Spoiled
+from server.arrivals import Answered, Arrival, Declined, Joined, Left, Said, Spoiled
 from server.cohort import Collector, Rule
 from server.events import Event, RoundCommitted
 from server.link import Links
@@ -59,12 +59,18 @@ class LinkedCohort:
     def ask(self, plan: Plan, sites: Sequence[str]) -> None:
         """Gives the plan to the sites that are here; the others get it when they come."""
         self.plan, self.id = plan, f"{plan.round}-{plan.kind}-{plan.split}"
-        blobs = self.links.offer(self.id, plan_vectors(plan.broadcast))
-        self.vectors = ServerFrame(plan=PlanFrame(vectors=blobs)).SerializeToString()  # once for all sites
-        self.links.expect(self.id, *upload_numbers(plan, self.parts, self.layout.n_counters))
         self.ends = time.monotonic() + self.deadline
         self.waiting = dict.fromkeys(sites, "not connected")  # -> why it has not answered
-        self.collector = Collector(plan, sites, self.parts, self.layout, len(self._sites))
+        self._open(PlanFrame(vectors=self.links.offer(self.id, plan_vectors(plan.broadcast))))
+
+    def _open(self, common: PlanFrame) -> None:
+        """Gets ready for answers, and asks; `common` is what the plan says to all sites alike."""
+        self.common = ServerFrame(plan=common).SerializeToString()  # once for all sites
+        self.links.expect(self.id, *upload_numbers(self.plan, self.parts, self.layout.n_counters))
+        self.collector = Collector(self.plan, list(self.waiting), self.parts, self.layout, len(self._sites))
+        self._send_all(list(self.waiting))
+
+    def _send_all(self, sites: Sequence[str]) -> None:
         here = self.links.present()
         for site in sites:
             if not (site in here and self._send(site)):
@@ -101,13 +107,11 @@ class LinkedCohort:
     def _take(self, arrival: Arrival) -> None:
         match arrival:
             case Joined(site=site):
-                if self.gone.pop(site, None) is not None:
-                    self.say(f"{site} is here")
+                self._joined(arrival)
                 if site in self.waiting:
                     self._send(site)
             case Left(site=site, why=why):
-                self.gone[site] = time.monotonic()
-                self.say(f"{site} left: {why}")
+                self._left(arrival)
                 if site in self.waiting:
                     self.waiting[site] = f"left: {why}"
             case Answered(site=site, result=result, upload=upload) if self._awaits(site, result.plan):
@@ -116,10 +120,18 @@ class LinkedCohort:
                 self._settle(from_refused(refused, site))
             case Spoiled(site=site, plan=plan) if self._awaits(site, plan):
                 self._settle(Refusal(site, self._problem(arrival)))
-            case Answered() | Declined() | Spoiled():
+            case Answered() | Declined() | Spoiled() | Said():
                 pass  # to a plan that is over
             case _:
                 assert_never(arrival)
+
+    def _joined(self, one: Joined) -> None:
+        if self.gone.pop(one.site, None) is not None:
+            self.say(f"{one.site} is here")
+
+    def _left(self, one: Left) -> None:
+        self.gone[one.site] = time.monotonic()
+        self.say(f"{one.site} left: {one.why}")
 
     def _awaits(self, site: str, plan: str) -> bool:
         return plan == self.id and site in self.waiting
@@ -131,7 +143,7 @@ class LinkedCohort:
     def _send(self, site: str) -> bool:
         self.waiting[site] = f"no answer within {self.deadline:g} s"
         frame = to_plan(self.plan, self.id, site, max(0.0, self.ends - time.monotonic()))
-        return self.links.send(site, ServerFrame(plan=frame), self.vectors)
+        return self.links.send(site, ServerFrame(plan=frame), self.common)
 
     def _problem(self, spoiled: Spoiled) -> str:
         """With the name of the element at fault, where there is one."""

@@ -19,7 +19,7 @@ from hansa.identity import fingerprint
 from hansa.wire import rules
 from hansa.wire.link_pb2 import Beat, Blob, Fetch, Hello, Result, ServerFrame, SiteFrame, Taken, Turned, Welcome
 from hansa.wire.link_pb2 import Upload as Upload_
-from server.arrivals import Answered, Arrival, Declined, Joined, Left, Spoiled, one_line
+from server.arrivals import Answered, Arrival, Declined, Joined, Left, Said, Shapes, Spoiled, one_line
 from server.hello import Terms, check, known_site, turned
 from server.offers import Offers, chunks
 from server.spool import BadUpload, Spool, Superseded, Upload
@@ -133,6 +133,7 @@ class Links:
         self._streams: set[_Session] = set()
         self._sites: dict[str, _Session] = {}
         self._done: dict[str, set[str]] = {}  # plan -> sites whose answer was told
+        self._attempts: set[str] = set()  # those of its plans that are answered under masks
         self._begun = False  # whether there was a plan yet
         self._stopped = threading.Event()
         self._server: grpc.Server | None = None
@@ -197,17 +198,27 @@ class Links:
         """
         return self._offers.offer(plan, vectors)
 
-    def expect(self, plan: str, floats: int, integers: int) -> None:
-        """Says how large each upload of a plan is: float32, then int64. Nothing is taken that was not expected."""
+    def expect(self, plan: str, floats: int, integers: int, masked: int = 0) -> None:
+        """Says how large each upload of a plan is. Nothing is taken that was not expected.
+
+        Args:
+            plan: its id, or the name of an attempt at secure aggregation.
+            floats: float32, which must be finite.
+            integers: int64 that follow.
+            masked: bytes that follow, of which nothing is known.
+        """
         with self._lock:
             self._done.setdefault(plan, set())
-        self._spool.expect(plan, floats, integers)
+            if masked:
+                self._attempts.add(plan)
+        self._spool.expect(plan, floats, integers, masked)
         self._begun = True
 
     def retire(self, plan: str) -> None:
         """Forgets a plan: its vectors are no longer offered, uploads and late answers to it are dropped."""
         with self._lock:
             self._done.pop(plan, None)
+            self._attempts.discard(plan)
         self._offers.retire(plan)
         self._spool.retire(plan)
 
@@ -250,7 +261,9 @@ class Links:
                 self._turn_away(session, turned("frame", f"{kind or 'a frame'} before Hello; update hansa at the site"))
         elif kind == "result":
             self._answered(session.site, frame.result)
-        elif kind == "refused" and self._first(frame.refused.plan, session.site):
+        elif kind == "secure" and frame.secure.attempt in self._done:
+            self.events.put(Said(session.site, frame.secure))
+        elif kind == "refused" and self._may_refuse(frame.refused.plan, session.site):
             frame.refused.line = one_line(frame.refused.line)
             self.events.put(Declined(session.site, frame.refused))
         elif kind == "bye":
@@ -271,7 +284,7 @@ class Links:
                 self._drop(there, "it came back on a new connection")
             session.site, session.instance = site, hello.instance
             self._sites[site] = session
-            self.events.put(Joined(site, hello.node))
+            self.events.put(Joined(site, hello.node, _shapes(hello)))
         welcome = Welcome(minor=rules.MINOR, epoch=self._terms.epoch, session=session.id)
         welcome.heartbeat, welcome.orphan_after = self._heartbeat, self._orphan_after
         session.say(ServerFrame(welcome=welcome))
@@ -324,6 +337,10 @@ class Links:
                 return False
             done.add(site)
             return True
+
+    def _may_refuse(self, plan: str, site: str) -> bool:
+        """Whether a refusal is told. A site may leave an attempt at secure aggregation after its update has come."""
+        return plan in self._attempts or self._first(plan, site)
 
     def _answered(self, site: str, result: Result) -> None:
         size = self._spool.size(result.plan)
@@ -413,6 +430,10 @@ def _uris(context: grpc.ServicerContext) -> set[str]:
     """What the caller's certificate says."""
     uris: Iterable[bytes] = context.auth_context().get("peer_uri", ())  # type: ignore[assignment]
     return {uri.decode("utf-8", "replace") for uri in uris}
+
+
+def _shapes(hello: Hello) -> Shapes:
+    return tuple((one.name, tuple(one.shape)) for one in hello.sums)
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, line: str) -> NoReturn:

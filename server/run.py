@@ -116,6 +116,8 @@ class Run:
                 self.tell(Note(plan.round, "warning", f"{site} took no part: {reason}"))
         for warning in aggregate.warnings:
             self.tell(Note(plan.round, "warning", warning))
+        for note in aggregate.notes:
+            self.tell(Note(plan.round, "info", note))
         for split, shift in (("train", 0), (plan.split, 1)):
             sums = {n.split("/", 1)[1]: s for n, s in aggregate.sums.items() if n.startswith(f"{split}/")}
             if sums:

@@ -32,6 +32,8 @@ from hansa.task import Task
 from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Over, ServerFrame
 from hansa.workbench import Workbench
+from privacy.config import PrivacyTable
+from privacy.secagg.keystream import fastest
 from server.checkpoint import Checkpoints, Progress, RunLock
 from server.config import RoundsTable, count
 from server.deployed import LinkedCohort
@@ -44,9 +46,12 @@ from server.recorder import Recorder, ending
 from server.revoked import Revoked
 from server.run import Outcome, Run
 from server.score import scorer
+from server.securecohort import Ground, SecureCohort
+from server.securerules import announced, secure_of
 from server.serverfile import ServerFile, load_server_file
 from server.sessions import SESSION
 from server.store import FILE, State, Store
+from server.transcript import Transcript
 from strategies.base import Strategy
 
 ADOPT = 5.0  # seconds that a resumed run leaves to sessions that are still alive, before it invites anybody
@@ -112,7 +117,8 @@ class Serving:
         self.seat, self.inviter, self.say, self.began = seat, inviter, say, time.monotonic()
         seat.home.mkdir(parents=True, exist_ok=True)
         self.file: ServerFile = load_server_file(seat.folder / SERVER_FILE)
-        self.sites = [member.name for member in read_roster(seat.folder).sites]
+        self.roster = read_roster(seat.folder)
+        self.sites = [member.name for member in self.roster.sites]
         self.store = Store(seat.folder / "runs" / FILE, held=True)
         self.config: Config = load(_kept(app, seat.home / APP) / FEDERATION, without=["simulation"])
         head = self.config.table("federation", FederationTable)
@@ -120,6 +126,8 @@ class Serving:
         self.strategy, self.seed, self.name = self.config.table("strategy", Strategy), head.seed, head.name
         self.rounds = self.config.table("rounds", RoundsTable)
         self.bench = Workbench(self.task, self.strategy.local, head.seed, torch.device("cpu"))
+        table = self.config.table("privacy", PrivacyTable)
+        self.secure = secure_of(table, self.rounds, self.strategy, self.bench.shared, len(self.sites))
         self.secret = _secret(seat.home / "secret")
 
     def serve(self) -> None:
@@ -177,8 +185,7 @@ class Serving:
 
     def _go(self, links: Links, checkpoints: Checkpoints, start: tuple[ServerState, Progress] | None) -> Outcome:
         shared, strategy = self.bench.shared, self.strategy
-        parts = strategy.parts(shared.size, shared.n_parameters)
-        cohort = LinkedCohort(links, self.sites, parts, shared, self.rounds.deadline, say=self._note)
+        cohort = self._cohort(links)
         state, progress = start or (strategy.start(*self.bench.start, shared.n_parameters), Progress())
         listeners: list[Listener] = [Recorder(self.store, self.seat.run), cohort.hear, self._in_time]
 
@@ -194,6 +201,17 @@ class Serving:
         self.store.export(self.seat.run, self.seat.home)
         self.bench.save(outcome.state.params, outcome.state.counters, self.seat.home / MODEL)
         return outcome
+
+    def _cohort(self, links: Links) -> LinkedCohort:
+        layout, deadline = self.bench.shared, self.rounds.deadline
+        secure = self.secure
+        self._note(announced(self.config.table("privacy", PrivacyTable), self.rounds, len(self.sites)))
+        if secure is None:
+            parts = self.strategy.parts(layout.size, layout.n_parameters)
+            return LinkedCohort(links, self.sites, parts, layout, deadline, say=self._note)
+        stream, transcript = fastest(time.perf_counter), Transcript(self.seat.home)
+        ground = Ground(secure, self.roster, self.seat.epoch, transcript, stream)
+        return SecureCohort(links, self.sites, ground, layout, deadline, say=self._note)
 
     def _assemble(self, links: Links) -> None:
         """Waits for all sites that do not decline; for a minute, where those that are here make a quorum.

@@ -26,7 +26,7 @@ class Superseded(Exception):
 
 
 class Upload:
-    """The float32 vectors of one site's answer, then its int64 counters, in one file.
+    """The float32 vectors of one site's answer, then its int64 counters, in one file; or an update under masks.
 
     What a killed server has left of the file is hashed and checked anew, and gone on with. Several callers may try to
     send at once (a dead connection may not know it yet): the last to begin is the one that is heard.
@@ -35,10 +35,11 @@ class Upload:
         path: of the file.
         floats: that are declared; each must be finite.
         integers: that follow.
+        masked: bytes that follow these, of any value.
     """
 
-    def __init__(self, path: Path, floats: int, integers: int) -> None:
-        self.path, self.floats, self.size = path, 4 * floats, 4 * floats + 8 * integers
+    def __init__(self, path: Path, floats: int, integers: int, masked: int = 0) -> None:
+        self.path, self.floats, self.size = path, 4 * floats, _bytes(floats, integers, masked)
         self._lock = threading.Lock()
         self._turn = 1  # of whoever began last; nobody has yet
         self._sealed = False
@@ -169,21 +170,21 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._sizes: dict[str, tuple[int, int]] = {}
+        self._sizes: dict[str, tuple[int, int, int]] = {}
         self._uploads: dict[str, dict[str, Upload]] = {}
         self._swept = False
 
-    def expect(self, plan: str, floats: int, integers: int) -> None:
+    def expect(self, plan: str, floats: int, integers: int, masked: int = 0) -> None:
         """Says how large the uploads of a plan are."""
         with self._lock:
             self._sweep(plan)
-            self._sizes[plan] = floats, integers
+            self._sizes[plan] = floats, integers, masked
             self._uploads.setdefault(plan, {})
 
     def size(self, plan: str) -> int | None:
         """Bytes of a plan's uploads; None for a plan that is not in hand."""
         sizes = self._sizes.get(plan)
-        return None if sizes is None else 4 * sizes[0] + 8 * sizes[1]
+        return None if sizes is None else _bytes(*sizes)
 
     def upload(self, plan: str, site: str) -> Upload | None:
         """A site's upload for a plan; None for a plan that is not in hand."""
@@ -217,3 +218,7 @@ class Spool:
                 for name in os.listdir(self._folder):
                     if name != plan:
                         shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+def _bytes(floats: int, integers: int, masked: int) -> int:
+    return 4 * floats + 8 * integers + masked

@@ -12,6 +12,7 @@ from hansa.errors import UserError
 from hansa.tables import Device, Table
 from hansa.task import Task
 from hansa.words import spoken
+from privacy.config import PrivacyTable
 from server.config import RoundsTable
 from server.events import Listener
 from simulations.config import Stragglers
@@ -43,6 +44,7 @@ def simulate(
     partition: Partition | None = None,
     training: TrainingTable | Mapping[str, Any] | None = None,
     rounds: RoundsTable | int = 10,
+    privacy: PrivacyTable | Mapping[str, Any] | None = None,
     stragglers: Stragglers | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -62,6 +64,7 @@ def simulate(
         partition: deals pooled rows to sites: the dataset's, or what the task gives to one site.
         training: [training], as an object or as its keys.
         rounds: [rounds], or just the number of rounds.
+        privacy: [privacy], as an object or as its keys.
         stragglers: sites that get through a part of their local work only.
         seed: from which every draw is derived.
         device: "auto", "cpu", "cuda", "cuda:i" or "mps".
@@ -82,9 +85,21 @@ def simulate(
         raise UserError(f"simulate sites: must be a number or a list of names; got {sites!r}")
     table = rounds if isinstance(rounds, RoundsTable) else _checked(RoundsTable, {"rounds": _plain(rounds)}, "simulate")
     work = training if isinstance(training, TrainingTable) else _checked(TrainingTable, training or {}, "[training]")
+    hidden = privacy if isinstance(privacy, PrivacyTable) else _checked(PrivacyTable, privacy or {}, "[privacy]")
     on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)}, "simulate")
     dealt, found = sources(task, _plain(sites), dataset, partition, on.seed)
-    federation = Federation(dealt, strategy or FedAvg(), found, work, table, stragglers, on.seed, on.device, on.threads)
+    federation = Federation(
+        dealt,
+        strategy or FedAvg(),
+        found,
+        work,
+        table,
+        stragglers,
+        on.seed,
+        on.device,
+        on.threads,
+        privacy=hidden,
+    )
     if runs is None:
         return federation.try_out(listeners)
     return federation.run(Path(runs), run or "simulation", resume=resume, listeners=listeners)

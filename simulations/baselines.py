@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import Sums, ratio, roc
 from hansa.task import Dataset, Site, Task
-from server.config import RoundsTable
+from privacy.config import PrivacyTable
 from simulations.datasets.base import TrainTest
 from simulations.federation import Federation
 from simulations.history import History
@@ -28,7 +28,7 @@ def local_only(federation: Federation) -> Scores:
     """Each site trains alone, as many rounds, and is scored on its own test rows."""
     scores: dict[str, Sums] = {}
     for site, source in federation.sources.items():
-        alone = replace(federation, strategy=FedAvg(), sources={site: source}, rounds=_all(federation.rounds))
+        alone = replace(federation, strategy=FedAvg(), sources={site: source}, **_all(federation))
         scores |= alone.try_out().test
     return scores
 
@@ -43,8 +43,8 @@ def centralised(federation: Federation) -> Scores:
         task=task,
         strategy=FedAvg(),
         sources={"pooled": pool},
-        rounds=_all(federation.rounds),
         stragglers=None,
+        **_all(federation),
     )
     return score(federation.task, one.try_out(), sites)
 
@@ -75,9 +75,10 @@ def score(task: Task, history: History, sites: list[Site]) -> Scores:
     }
 
 
-def _all(rounds: RoundsTable) -> RoundsTable:
-    """The same course with every site in every round."""
-    return rounds.model_copy(update={"sites_per_round": 1.0, "quorum": 1.0})
+def _all(federation: Federation) -> dict[str, Any]:
+    """The same course with every site in every round, and nothing to hide."""
+    rounds = federation.rounds.model_copy(update={"sites_per_round": 1.0, "quorum": 1.0})
+    return {"rounds": rounds, "privacy": PrivacyTable(secure=False)}
 
 
 def _together(task: Task, sites: list[Site], split: Literal["train", "test"]) -> Dataset:

@@ -49,3 +49,27 @@ def demo(
     from simulations.demo import run_demo
 
     run_demo(folder)
+
+
+tune = typer.Typer(help="Find settings by trial.", rich_markup_mode=None)
+
+
+@tune.callback()
+def _commands() -> None:
+    """Makes `clip` a command of its own, and not all there is."""
+
+
+@tune.command("clip")
+def tune_clip(
+    app: Annotated[Path, typer.Argument(help="The app's folder, or its federation.toml.")] = Path(),
+    bits: Annotated[int | None, typer.Option(help="Of the ring: 32, 24, 20, 16. [default: as the file says]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="To simulate. [default: as the file says, at most 10]")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, e.g. --set training.lr=0.1; repeatable.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the table into federation.toml.")] = False,
+) -> None:
+    """Find what secure aggregation needs ([privacy] clip and max_weight) by simulating the app."""
+    from simulations.tune import tune_clip
+
+    tune_clip(app, bits=bits, rounds=rounds, overrides=override or [], write=write, say=typer.echo)

@@ -10,6 +10,7 @@ from hansa.config import Config
 from hansa.tables import FederationTable
 from hansa.task import Source, Task
 from hansa.taskfile import load_class, made
+from privacy.config import PrivacyTable
 from server.config import RoundsTable
 from simulations.config import SimulationTable
 from simulations.datasets.base import divide
@@ -46,6 +47,7 @@ def federation_of(config: Config) -> Federation:
         table.threads,
         config.text,
         head.name,
+        config.table("privacy", PrivacyTable),
     )
 
 

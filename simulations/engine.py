@@ -7,8 +7,10 @@ from clients.site import SiteHalf
 from hansa.layout import Layout
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.seeds import numpy_generator
+from privacy.secure import Secure
 from server.cohort import Collector, Rule
 from simulations.config import Stragglers
+from simulations.securesum import SecureCollector
 
 
 class LoopEngine:
@@ -20,6 +22,7 @@ class LoopEngine:
         layout: of the shared model.
         stragglers: sites that get through a part of their work only.
         report: gets each site's own answer, as a site keeps it for its own report.
+        secure: how updates are summed; None: without secure aggregation.
     """
 
     def __init__(
@@ -29,8 +32,10 @@ class LoopEngine:
         layout: Layout,
         stragglers: Stragglers | None = None,
         report: Callable[[Plan, Reply], None] = lambda plan, reply: None,
+        secure: Secure | None = None,
     ) -> None:
         self.halves, self.parts, self.layout, self.stragglers, self.report = halves, parts, layout, stragglers, report
+        self.secure = secure
         self._asked: tuple[Plan, Sequence[str]] | None = None
 
     @property
@@ -46,12 +51,17 @@ class LoopEngine:
         """Lets each site work, and adds its answer up at once: one update is in memory at a time."""
         assert self._asked is not None
         plan, sites = self._asked
-        collector = Collector(plan, sites, self.parts, self.layout, len(self.halves))
+        collector = self._collector(plan, sites)
         for answer in self.answers(plan, sites):
             if isinstance(answer, Reply):
                 self.report(plan, answer)
             collector.add(answer)
         return collector.aggregate(rule)
+
+    def _collector(self, plan: Plan, sites: Sequence[str]) -> Collector:
+        if self.secure is None:
+            return Collector(plan, sites, self.parts, self.layout, len(self.halves))
+        return SecureCollector(plan, sites, self.secure, self.layout, len(self.halves))
 
     def answers(self, plan: Plan, sites: Sequence[str]) -> Iterator[Reply | Refusal]:
         """The sites' answers as they come."""

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -18,12 +18,14 @@ from hansa.runfolder import MODEL
 from hansa.tables import A_NAME, is_name
 from hansa.task import Site, Source, Task
 from hansa.workbench import Workbench
+from privacy.config import PrivacyTable
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
 from server.events import ALL, Event, Listener, Scored
 from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.score import scorer
+from server.securerules import secure_of
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.engine import LoopEngine
@@ -46,6 +48,7 @@ class Federation:
     threads: int = 1
     text: str = field(default="", repr=False)  # federation.toml, if there is one
     name: str = "simulation"
+    privacy: PrivacyTable = field(default_factory=PrivacyTable)
 
     def __post_init__(self) -> None:
         if ALL in self.sources:
@@ -69,12 +72,14 @@ class Federation:
             self._enter(store, run, None if not resume else start[1].round if start else 0)
             return self._go(store, run, checkpoints, folder, start, listeners)
 
-    def try_out(self, listeners: Sequence[Listener] = ()) -> History:
-        """Runs it and keeps nothing but the History; raises as `run` does."""
+    def try_out(
+        self, listeners: Sequence[Listener] = (), watch: Callable[[Plan, Reply], None] | None = None
+    ) -> History:
+        """Runs it and keeps nothing but the History; raises as `run` does. What watches gets each site's answers."""
         with tempfile.TemporaryDirectory() as scratch:
             store = Store(Path(scratch) / FILE, durable=False)
             self._enter(store, self.name, None)
-            return self._go(store, self.name, BestInRam(), None, None, listeners)
+            return self._go(store, self.name, BestInRam(), None, None, listeners, watch)
 
     def _go(
         self,
@@ -84,9 +89,10 @@ class Federation:
         folder: Path | None,
         start: tuple[ServerState, Progress] | None,
         listeners: Sequence[Listener],
+        watch: Callable[[Plan, Reply], None] | None = None,
     ) -> History:
         with ending(store, run) as ended, using_threads(self.threads):
-            simulation = Simulation(self, folder, [Recorder(store, run), *listeners])
+            simulation = Simulation(self, folder, [Recorder(store, run), *listeners], watch)
             outcome = simulation.go(run, keeper, start)
             ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
         return simulation.history(run, outcome, store)
@@ -107,6 +113,7 @@ class Federation:
 
     def _as_json(self) -> str:
         tables = {"strategy": self.strategy, "training": self.training, "rounds": self.rounds}
+        tables["privacy"] = self.privacy
         if self.stragglers is not None:
             tables["stragglers"] = self.stragglers
         kinds = {"task": type(self.task).__qualname__, "strategy_class": type(self.strategy).__qualname__}
@@ -116,11 +123,20 @@ class Federation:
 class Simulation:
     """One run at work."""
 
-    def __init__(self, what: Federation, folder: Path | None, listeners: Sequence[Listener]) -> None:
-        self.what, self.folder, self.listeners = what, folder, listeners
+    def __init__(
+        self,
+        what: Federation,
+        folder: Path | None,
+        listeners: Sequence[Listener],
+        watch: Callable[[Plan, Reply], None] | None = None,
+    ) -> None:
+        self.what, self.folder, self.listeners, self.watch = what, folder, listeners, watch
         self.bench = Workbench(what.task, what.strategy.local, what.seed, choose_device(what.device))
         self.test: dict[str, Sums] = {}
         self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
+        self.secure = secure_of(
+            simulated(what.privacy), what.rounds, what.strategy, self.bench.shared, len(what.sources)
+        )
         if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
             mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
             raise UserError(f"[rounds]: no validation rows to choose the model by; {mend}")
@@ -129,7 +145,7 @@ class Simulation:
         """Runs from a checkpoint, or from the task's initial model."""
         layout, strategy, what = self.bench.shared, self.what.strategy, self.what
         parts = strategy.parts(layout.size, layout.n_parameters)
-        engine = LoopEngine(self.halves, parts, layout, what.stragglers, self._site_report)
+        engine = LoopEngine(self.halves, parts, layout, what.stragglers, self._site_report, self.secure)
         if start is None:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
         score, hyper = scorer(what.task, self.bench), what.training.hyper
@@ -160,12 +176,20 @@ class Simulation:
 
     def _site_report(self, plan: Plan, reply: Reply) -> None:
         """A site's own numbers, which in deployment stay in the site's own report."""
+        if self.watch is not None:
+            self.watch(plan, reply)
         if plan.kind == "evaluate" and plan.split == "test":
             self.test[reply.site] = {name.removeprefix("test/"): one for name, one in reply.sums.items()}
         for split, at in (("train", plan.round), (plan.split, plan.round - 1)):
             sums = {n.removeprefix(f"{split}/"): s for n, s in reply.sums.items() if n.startswith(f"{split}/")}
             if sums:
                 self.tell(Scored(at, split, reply.site, values(sums)))  # type: ignore[arg-type]
+
+
+def simulated(table: PrivacyTable) -> PrivacyTable:
+    """[privacy] for a simulation, which goes without secure aggregation until it has been tuned."""
+    untuned = table.secure == "auto" and table.clip is None
+    return table.model_copy(update={"secure": False}) if untuned else table
 
 
 def as_file(site: str) -> str:

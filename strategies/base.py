@@ -6,7 +6,7 @@ P = shared floats, N = those of parameters, which come first in a vector.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,7 @@ class Strategy(Table):
     alike after an all-reduce, on shards, and under `torch.func.vmap`.
     """
 
+    needs: ClassVar[Literal["sum", "each"]] = "sum"  # of the updates; what secure aggregation gives is their sum
     optimizers: ClassVar[tuple[type[Optimizer], ...]] = ANY  # local optimisers for which the algorithm is valid
     local: tuple[str, ...] = ()  # name patterns of tensors that each site keeps to itself
 

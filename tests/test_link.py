@@ -27,9 +27,21 @@ from clients import link as site_end
 from clients.link import Closed, Invitation, Link, Orphaned, PlanOver, Turned, UploadRefused
 from hansa.errors import UserError
 from hansa.wire import rules
-from hansa.wire.link_pb2 import Blob, Committed, Hello, Over, Plan, Refused, Result, ServerFrame, SiteFrame, Taken
+from hansa.wire.link_pb2 import (
+    Blob,
+    Committed,
+    Hello,
+    Over,
+    Plan,
+    Refused,
+    Result,
+    Secure,
+    ServerFrame,
+    SiteFrame,
+    Taken,
+)
 from server import link as server_end
-from server.arrivals import Answered, Arrival, Declined, Joined, Left, Spoiled
+from server.arrivals import Answered, Arrival, Declined, Joined, Left, Said, Spoiled
 from server.hello import Terms, token
 from server.link import Links
 
@@ -276,7 +288,7 @@ def test_a_site_of_another_major_is_turned_away(stand: Stand) -> None:
     hello = Hello(major=2, minor=0, run="run", epoch=1, node=5, token=said.token, layout="layout", strategy="strategy")
     answers = session(stand, SiteFrame(hello=hello).SerializeToString())
     assert [one.turned.code for one in answers] == ["version"]
-    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.0; update hansa at the server"
+    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.1; update hansa at the server"
 
 
 def session(stand: Stand, *frames: bytes, name: str = "a") -> list[ServerFrame]:
@@ -750,3 +762,40 @@ def test_three_gigabytes_go_both_ways(stand: Stand) -> None:
     assert isinstance(answer.upload, Path)
     assert answer.upload.stat().st_size == size
     assert answer.result.upload.sha256 == blobs[0].sha256
+
+
+def test_a_site_tells_the_shapes_of_its_metric_sums_when_it_comes(stand: Stand) -> None:
+    sums = (("train/loss", (2,)), ("valid/auc", (2, 1024)))
+    with stand.site(sums=sums):
+        assert stand.until(Joined) == Joined("a", 5, sums)
+
+
+def test_steps_of_an_attempt_go_both_ways_and_only_while_it_is_in_hand(stand: Stand) -> None:
+    with stand.site() as link:
+        stand.until(Joined)
+        link.send(SiteFrame(secure=Secure(attempt="p1.1.1", step="advertise", messages=[b"too early"])))
+        stand.links.send("a", ServerFrame(secure=Secure(attempt="p1.1.1", step="share", messages=[b"one", b"two"])))
+        assert frame(link).secure.messages == [b"one", b"two"]
+        stand.links.expect("p1.1.1", 0, 0, 10)
+        link.send(SiteFrame(secure=Secure(attempt="p1.1.1", step="share", messages=[b"in time"])))
+        assert stand.until(Said).secure.messages == [b"in time"]
+
+
+def test_masked_words_are_no_floats(stand: Stand) -> None:
+    """A large one goes beside the session."""
+    data = np.full(2 * MB, np.nan, "<f4").tobytes()
+    stand.links.expect("p1.1.1", 0, 0, len(data))
+    (stand.folder / "masked").write_bytes(data)
+    with stand.site() as link:
+        link.send(result("p1.1.1", upload=link.upload("p1.1.1", stand.folder / "masked")))
+        assert uploaded(stand.until(Answered)) == data
+
+
+def test_a_site_may_leave_an_attempt_after_its_update_has_come(stand: Stand) -> None:
+    """Another process of it, say, which does not know the secrets of the one before."""
+    stand.links.expect("p1.1.1", 0, 0, 3)
+    with stand.site() as link:
+        link.send(result("p1.1.1", upload=Blob(data=b"abc", size=3)))
+        stand.until(Answered)
+        link.send(SiteFrame(refused=Refused(plan="p1.1.1", code="secure_refused", line="gone")))
+        assert stand.until(Declined).refused.line == "gone"

@@ -7,41 +7,45 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SiteFrame(_message.Message):
-    __slots__ = ("hello", "beat", "result", "refused", "bye")
+    __slots__ = ("hello", "beat", "result", "refused", "bye", "secure")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
+    SECURE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     result: Result
     refused: Refused
     bye: Bye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., beat: _Optional[_Union[Beat, _Mapping[str, object]]] = ..., result: _Optional[_Union[Result, _Mapping[str, object]]] = ..., refused: _Optional[_Union[Refused, _Mapping[str, object]]] = ..., bye: _Optional[_Union[Bye, _Mapping[str, object]]] = ...) -> None: ...
+    secure: Secure
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., beat: _Optional[_Union[Beat, _Mapping[str, object]]] = ..., result: _Optional[_Union[Result, _Mapping[str, object]]] = ..., refused: _Optional[_Union[Refused, _Mapping[str, object]]] = ..., bye: _Optional[_Union[Bye, _Mapping[str, object]]] = ..., secure: _Optional[_Union[Secure, _Mapping[str, object]]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("welcome", "turned", "plan", "committed", "over", "beat")
+    __slots__ = ("welcome", "turned", "plan", "committed", "over", "beat", "secure")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TURNED_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
+    SECURE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     turned: Turned
     plan: Plan
     committed: Committed
     over: Over
     beat: Beat
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping[str, object]]] = ..., turned: _Optional[_Union[Turned, _Mapping[str, object]]] = ..., plan: _Optional[_Union[Plan, _Mapping[str, object]]] = ..., committed: _Optional[_Union[Committed, _Mapping[str, object]]] = ..., over: _Optional[_Union[Over, _Mapping[str, object]]] = ..., beat: _Optional[_Union[Beat, _Mapping[str, object]]] = ...) -> None: ...
+    secure: Secure
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping[str, object]]] = ..., turned: _Optional[_Union[Turned, _Mapping[str, object]]] = ..., plan: _Optional[_Union[Plan, _Mapping[str, object]]] = ..., committed: _Optional[_Union[Committed, _Mapping[str, object]]] = ..., over: _Optional[_Union[Over, _Mapping[str, object]]] = ..., beat: _Optional[_Union[Beat, _Mapping[str, object]]] = ..., secure: _Optional[_Union[Secure, _Mapping[str, object]]] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("major", "minor", "run", "epoch", "node", "token", "layout", "strategy", "instance")
+    __slots__ = ("major", "minor", "run", "epoch", "node", "token", "layout", "strategy", "instance", "sums")
     MAJOR_FIELD_NUMBER: _ClassVar[int]
     MINOR_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +55,7 @@ class Hello(_message.Message):
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     major: int
     minor: int
     run: str
@@ -60,7 +65,8 @@ class Hello(_message.Message):
     layout: str
     strategy: str
     instance: bytes
-    def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., node: _Optional[int] = ..., token: _Optional[str] = ..., layout: _Optional[str] = ..., strategy: _Optional[str] = ..., instance: _Optional[bytes] = ...) -> None: ...
+    sums: _containers.RepeatedCompositeFieldContainer[Sum]
+    def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., node: _Optional[int] = ..., token: _Optional[str] = ..., layout: _Optional[str] = ..., strategy: _Optional[str] = ..., instance: _Optional[bytes] = ..., sums: _Optional[_Iterable[_Union[Sum, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("minor", "epoch", "heartbeat", "orphan_after", "session")
@@ -85,7 +91,7 @@ class Turned(_message.Message):
     def __init__(self, code: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("id", "run", "seed", "round", "kind", "split", "hyper", "memory", "deadline", "vectors")
+    __slots__ = ("id", "run", "seed", "round", "kind", "split", "hyper", "memory", "deadline", "vectors", "terms", "attempt")
     ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +102,8 @@ class Plan(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     id: str
     run: str
     seed: int
@@ -106,7 +114,19 @@ class Plan(_message.Message):
     memory: str
     deadline: float
     vectors: _containers.RepeatedCompositeFieldContainer[Blob]
-    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., seed: _Optional[int] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., split: _Optional[str] = ..., hyper: _Optional[str] = ..., memory: _Optional[str] = ..., deadline: _Optional[float] = ..., vectors: _Optional[_Iterable[_Union[Blob, _Mapping[str, object]]]] = ...) -> None: ...
+    terms: bytes
+    attempt: str
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., seed: _Optional[int] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., split: _Optional[str] = ..., hyper: _Optional[str] = ..., memory: _Optional[str] = ..., deadline: _Optional[float] = ..., vectors: _Optional[_Iterable[_Union[Blob, _Mapping[str, object]]]] = ..., terms: _Optional[bytes] = ..., attempt: _Optional[str] = ...) -> None: ...
+
+class Secure(_message.Message):
+    __slots__ = ("attempt", "step", "messages")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    attempt: str
+    step: str
+    messages: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, attempt: _Optional[str] = ..., step: _Optional[str] = ..., messages: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Blob(_message.Message):
     __slots__ = ("name", "sha256", "size", "data")

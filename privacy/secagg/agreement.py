@@ -10,9 +10,7 @@ from privacy.secagg import keys
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
 from privacy.secagg.messages import Advert
-from privacy.secagg.terms import Terms, roster_digest, threshold
-
-LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
+from privacy.secagg.terms import LEAST_SITES, Terms, roster_digest, threshold
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,11 @@ class Expected:
     model: bytes  # SHA-256 of the global model that it has
     parts: Mapping[str, Part]  # of the strategy's uploads
     sites: int = LEAST_SITES  # fewest over which a sum may be opened; never below this default
+    pair: bool = False  # whether a sum over two may be, if only two are asked: each then learns the other's part
+
+    def least(self, asked: int) -> int:
+        """The fewest sites over which a sum may be opened, of so many."""
+        return 2 if self.pair and asked == 2 else max(self.sites, LEAST_SITES)
 
 
 def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Past) -> Terms:
@@ -52,7 +55,7 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     n, strangers = len(terms.sites), [name for name in terms.sites if not roster.member(name)]
     again = terms.round == past.opened[1]
     others = sorted(set(terms.sites) - set(past.asked)) if again else []
-    least = max(threshold(n), expected.sites, LEAST_SITES, past.threshold if again else 0)
+    least = max(threshold(n), expected.least(n), past.threshold if again else 0)
     parts = {part.name: Part(part.size, part.weight) for part in terms.parts}
     rules = [
         (terms.run == past.run, f"terms of run {terms.run}, here is {past.run}"),
@@ -61,8 +64,8 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
         (terms.round >= past.opened[1], f"a round before {past.opened[1]}, which this site has begun"),
         (not others, f"a new attempt at this round that asks others: {', '.join(others)}"),
         (terms.round > past.answered, f"this site has helped to open round {past.answered} already"),
-        (terms.roster == roster_digest(roster), "terms with another roster than this site's"),
         (not strangers, f"sites that are not in the roster: {', '.join(strangers)}"),
+        (terms.roster == roster_digest(roster, terms.sites), "terms with other keys of the sites than its roster has"),
         (site in terms.sites, "terms without this site"),
         (terms.threshold >= least, f"a threshold of {terms.threshold} of {n} sites, of which {least} are needed here"),
         (terms.model == expected.model, "terms with another global model than the one that came"),

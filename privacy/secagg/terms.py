@@ -1,7 +1,9 @@
 """What all sites of an attempt must agree on before they send anything: its digest is under every signature."""
 
 import hashlib
+import json
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,6 +16,7 @@ from privacy.secagg.coding import MOST_SITES, Malformed, Reader
 from privacy.secagg.ring import RINGS, WEIGHTS, Segment, check_fit
 
 KIND = b"hansa/secagg/terms/1\n"
+LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
 MOST_ROWS, MOST_VALUES, MOST_SCALARS, MOST_PARTS = 1 << 40, 1 << 34, 1 << 20, 256
 
 
@@ -38,7 +41,7 @@ class Terms:
     epoch: int
     round: int
     attempt: int
-    roster: bytes  # digest of the consortium's signed roster
+    roster: bytes  # digest of what the consortium's signed roster says of the sites
     sites: tuple[str, ...]  # that are asked, sorted; a site's number is its place here
     threshold: int  # sites without which nothing is opened
     model: bytes  # digest of the global model, so that all sites train the same one
@@ -158,9 +161,14 @@ def threshold(sites: int) -> int:
     return 2 * sites // 3 + 1
 
 
-def roster_digest(roster: Roster) -> bytes:
-    """By which terms name the consortium's roster."""
-    return hashlib.sha256(roster.to_bytes()).digest()
+def roster_digest(roster: Roster, sites: Iterable[str]) -> bytes:
+    """By which terms name what the consortium's roster says of some sites: who they are, and by which keys they sign.
+
+    Others may join and certificates be renewed in the course of a run, while some sites have the new edition already.
+    """
+    keys = {member.name: member.sign for member in roster.sites}
+    said = [roster.consortium, roster.ca, [[site, keys.get(site, "")] for site in sorted(sites)]]
+    return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).digest()
 
 
 def _list(items: list[bytes]) -> list[bytes]:

@@ -34,7 +34,8 @@ NOTE = (
     "Four processes for four hospitals, each with its own rows, certificate and allow-list; one server. Test accuracy "
     "and AUC in %, by hospital (from the hospitals' own reports) and over all patients. *Local only*: each hospital "
     "alone. *Centralised*: all rows in one place, which privacy forbids. These data are easy: differences are one or "
-    "two patients. There is no secure aggregation yet: the server sees each hospital's update."
+    "two patients. Under secure aggregation the server has seen sums over three hospitals or more, and no update, no "
+    "number of rows and no metric of any one of them."
 )
 
 
@@ -51,10 +52,7 @@ def run(folder: Path) -> None:
     apps = {name: write_app(folder / "apps" / name.lower(), keys) for name, keys in STRATEGIES.items()}
     consortium = Consortium(folder / "consortium", list(BreastCancer().sites()))
     write_hospitals(consortium, list(apps.values()))
-    say(
-        console,
-        f"a consortium of four hospitals in {folder}; there is no secure aggregation yet: the server sees updates",
-    )
+    say(console, f"a consortium of four hospitals in {folder}; the server sees sums only, by secure aggregation")
     runs = {name: new_run(name.lower()) for name in apps}
     with consortium:
         say(console, "the server and four hospitals are up, over TLS; each hospital has its own rows")
@@ -91,8 +89,7 @@ def write_hospitals(consortium: Consortium, apps: list[Path]) -> None:
         )
         rows.to_csv(consortium.site(site) / "rows.csv", index=False)
         training = 'device = "cpu"\nthreads = 1\n'
-        tables = {"apps": f"allowed = {digests}\n", "data": DATA, "training": training}
-        consortium.write_site(site, {**tables, "policy": "allow_unprotected = true\n"})
+        consortium.write_site(site, {"apps": f"allowed = {digests}\n", "data": DATA, "training": training})
 
 
 def reported(site: Path, run: str) -> Sums:

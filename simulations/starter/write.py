@@ -16,9 +16,11 @@ from hansa.tables import A_NAME, is_name
 from simulations.configured import federation_of
 from simulations.starter.example import SITES, write_example
 from simulations.starter.proposal import Proposal, propose
+from simulations.tune import tuned_at_once, written
 
 HERE = Path(__file__).parent
 DEFAULT_SITES, LEAST = 3, 10  # simulated sites; rows that each of them gets at least
+QUICK = 50_000  # rows up to which [privacy] is found at once
 DEALT = """
 # `hansa simulate`: the rows are dealt to simulated sites, here at random. Uneven sites instead, by alpha (small: very):
 #partition = {{ name = "dirichlet", sites = {sites}, alpha = 0.5 }}
@@ -66,8 +68,13 @@ def init(folder: Path, csv: Path | None, target: str | None, sites: int | None, 
         for source in federation.sources.values():
             if source is not None:
                 source.split("train")
+        table = tuned_at_once(federation) if found.rows <= QUICK else None
+        if table is not None:
+            written(at / FEDERATION, table)
     for line in _told(folder, csv, found):
         say(line)
+    if table is None:
+        say(f"before hansa run: hansa tune clip {folder} --write, which finds what secure aggregation needs")
 
 
 def data_table(found: Proposal, csv: str) -> str:

@@ -1,5 +1,7 @@
 """What a site does when its training process ends: by itself, or because its work is no longer wanted."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -52,7 +54,7 @@ class Site:
             return cast(Child, Process(lambda: ends(self), self.done))
 
         nobody: Any = None
-        self.one = Participant(nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable())
+        self.one = Participant(nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True)
         self.one.child = start()
 
     def frame(self, plan: str, link: Fetched | None = None) -> Any:
@@ -91,3 +93,11 @@ def test_a_plan_that_is_over_when_its_vectors_are_here_is_not_trained(tmp_path: 
     with pytest.raises(Dropped):
         site.frame("old", Fetched(a_new_plan_comes))
     assert site.done == []
+
+
+def test_the_process_that_holds_the_session_and_the_secrets_stays_light() -> None:
+    """Masks need NumPy; what trains is in another process, and so is the app's code."""
+    start = "import sys, clients.app, clients.secure; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True)
+    assert {"grpc", "numpy", "privacy.secagg.site"} <= set(done.stdout.split())
+    assert {"torch", "pandas", "sklearn"}.isdisjoint(done.stdout.split())

@@ -4,13 +4,26 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clients.bounds import BoundsTable
-from clients.policy import LINES, Reason, Refused, admit, check_federation, check_plan, check_protection
+from clients.policy import (
+    LINES,
+    Reason,
+    Refused,
+    admit,
+    check_federation,
+    check_plan,
+    check_protection,
+    check_terms,
+    secured,
+)
 from clients.sitefile import AppsTable, PolicyTable
 from hansa.appfiles import app_digest, app_files
+from privacy.secagg.ring import Segment
+from privacy.secagg.terms import Terms
 
 
 @pytest.fixture
@@ -180,3 +193,49 @@ def test_a_plan_is_held_to_the_bounds_whatever_the_file_said() -> None:
 @pytest.mark.parametrize("hyper", ["", "[]", "[" * 200_000])
 def test_a_plan_that_makes_no_sense_is_left_to_its_reader(hyper: str) -> None:
     check_plan(BoundsTable.model_validate({"training.lr": {"max": 0.25}}), hyper, 1)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "sites", "on"),
+    [
+        ("", 3, True),
+        ("", 2, False),
+        ("secure = true", 2, True),
+        ("secure = false", 5, False),
+        ('secure = "auto"', 3, True),
+    ],
+)
+def test_federation_toml_says_whether_updates_are_masked(app: Path, privacy: str, sites: int, on: bool) -> None:
+    (app / "federation.toml").write_text(f"{HEAD}[privacy]\n{privacy}\n")
+    assert secured(app, sites) is on
+
+
+@pytest.mark.parametrize("privacy", ["[privacy]\nsecure = 7", "privacy = 3", "[privacy]\nsecured = true"])
+def test_a_privacy_table_that_cannot_be_read_is_refused(app: Path, privacy: str) -> None:
+    (app / "federation.toml").write_text(f"{privacy}\n{HEAD}")
+    with pytest.raises(Refused) as raised:
+        secured(app, 3)
+    assert raised.value.code is Reason.FEDERATION
+
+
+def terms(sites: int, threshold: int, bits: int = 24, clip: float = 0.5) -> Terms:
+    names = tuple(f"site-{number:02}" for number in range(sites))
+    parts = (Segment("delta", 10, "uniform", clip, 1),)
+    return Terms("run", "train-valid", 1, 1, 1, bytes(32), names, threshold, bytes(32), 1, bits, parts, ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "good", "bad", "code"),
+    [
+        ({}, terms(3, 3), terms(2, 2), "too_few_sites"),
+        ({"min_sites": 5}, terms(7, 5), terms(5, 4), "too_few_sites"),
+        ({"allow_two_sites": True}, terms(2, 2), terms(3, 2), "too_few_sites"),
+        ({"max_clip": 0.5}, terms(3, 3), terms(3, 3, clip=0.51), "clip_too_large"),
+        ({"min_ring_bits": 24}, terms(3, 3), terms(3, 3, bits=20), "ring_too_small"),
+    ],
+)
+def test_no_server_can_lower_a_site_s_floors(policy: dict[str, Any], good: Terms, bad: Terms, code: str) -> None:
+    check_terms(PolicyTable(**policy), good)
+    with pytest.raises(Refused) as raised:
+        check_terms(PolicyTable(**policy), bad)
+    assert raised.value.code == code

@@ -68,12 +68,12 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[bounds]\n'round.rounds' = {max = 1}",
         [
             "[bounds.round.rounds]: a site reads no such table; did you mean [rounds]? "
-            "(tables: federation, rounds, strategy, training)"
+            "(tables: federation, privacy, rounds, strategy, training)"
         ],
     ),
     (
         "[bounds]\n'data.target' = {max = 1}",
-        ["[bounds.data.target]: a site reads no such table (tables: federation, rounds, strategy, training)"],
+        ["[bounds.data.target]: a site reads no such table (tables: federation, privacy, rounds, strategy, training)"],
     ),
     (
         "[bounds]\n'training.epochs' = {max = 1}",
@@ -102,7 +102,10 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("[policy]\nallow_unprotected = 'true'", ['[policy] allow_unprotected: must be true or false; got "true"']),
     (
         "[policy]\nallow_unprotcted = true",
-        ["[policy] allow_unprotcted: no such key; did you mean allow_unprotected? (keys: allow_unprotected)"],
+        [
+            "[policy] allow_unprotcted: no such key; did you mean allow_unprotected? "
+            "(keys: allow_unprotected, min_sites, allow_two_sites, max_clip, min_ring_bits)"
+        ],
     ),
     # [flower]
     ("[flower]\ntelemetry = 'no'", ['[flower] telemetry: must be true or false; got "no"']),

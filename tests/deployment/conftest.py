@@ -79,6 +79,8 @@ FEDERATION = """
     [rounds]
     rounds = {rounds}
     quorum = {quorum}
+    [privacy]
+    {privacy}
     [data]
     csv = "{folder}/sites/{{site}}/rows.csv"
     target = "ill"
@@ -109,13 +111,19 @@ class Federation:
         return Store(self.server / "runs" / FILE)
 
     def app(
-        self, name: str, strategy: str = 'name = "fedavg"', rounds: int = 4, quorum: int = 4, pause: float = 0.0
+        self,
+        name: str,
+        strategy: str = 'name = "fedavg"',
+        rounds: int = 4,
+        quorum: int = 4,
+        pause: float = 0.0,
+        privacy: str = "secure = false",
     ) -> Path:
         """A new app, which all sites allow."""
         folder = self.folder / "apps" / name
         folder.mkdir(parents=True)
         facts = {"folder": self.consortium.folder, "sites": json.dumps(SITES), "name": name}
-        facts |= {"strategy": strategy, "rounds": rounds, "quorum": quorum}
+        facts |= {"strategy": strategy, "rounds": rounds, "quorum": quorum, "privacy": privacy}
         texts = {"pyproject.toml": PYPROJECT, "federation.toml": FEDERATION, "task.py": TASK}
         for file, text in texts.items():
             (folder / file).write_text(textwrap.dedent(text).format(**facts, pause=pause))

@@ -216,3 +216,23 @@ def test_a_new_server_keeps_what_is_left_of_the_plan_that_it_resumes_and_nothing
     assert resumed is not None
     assert resumed.held()[0] == 5
     second.close()
+
+
+@given(data=st.binary(min_size=1, max_size=100), cuts=CUTS)
+def test_masked_bytes_may_be_anything(data: bytes, cuts: list[int]) -> None:
+    """Under masks the bytes of NaN are as likely as any others."""
+    data += np.full(3, np.nan, "<f4").tobytes()
+    with TemporaryDirectory() as folder:
+        upload = Upload(Path(folder) / "a", 0, 0, len(data))
+        turn = upload.begin(0)
+        for piece in pieces(data, cuts):
+            upload.take(turn, piece)
+        upload.seal(digest(data), len(data))
+        upload.close()
+        assert upload.path.read_bytes() == data
+
+
+def test_of_a_masked_upload_the_size_alone_is_known(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.expect("3-train-valid.1.1", 0, 0, 1000)
+    assert spool.size("3-train-valid.1.1") == 1000

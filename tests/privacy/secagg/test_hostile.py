@@ -32,7 +32,9 @@ def make_terms(**changes: Any) -> Terms:
     segments, scalars = (Segment("delta", 6, "uniform", 1.0, 9),), (Scalars("loss", 1),)
     sites = changes.get("sites", NAMES)
     t = changes.pop("threshold", threshold(len(sites)))
-    terms = Terms("run", "train", 1, 5, 1, roster_digest(ROSTER), NAMES, t, bytes(32), 1000, 32, segments, scalars)
+    terms = Terms(
+        "run", "train", 1, 5, 1, roster_digest(ROSTER, sites), NAMES, t, bytes(32), 1000, 32, segments, scalars
+    )
     return replace(terms, **changes)
 
 
@@ -104,7 +106,7 @@ def unchecked(terms: Terms, **changes: Any) -> bytes:
     [
         (make_terms(run="other"), "terms of run other, here is run"),
         (make_terms(purpose="test"), "terms of a round to test, where it is to train"),
-        (make_terms(roster=b"x" * 32), "another roster than this site's"),
+        (make_terms(roster=b"x" * 32), "other keys of the sites than its roster has"),
         (make_terms(model=b"x" * 32), "another global model than the one that came"),
         (make_terms(sites=(*NAMES, "wismar"), threshold=5), "sites that are not in the roster: wismar"),
         (make_terms(sites=NAMES[1:], threshold=5), "terms without this site"),
@@ -509,9 +511,14 @@ def test_neither_errors_nor_reprs_hold_a_secret() -> None:
 
 
 def test_a_roster_that_changes_midway() -> None:
-    changed = ROSTER.model_copy(update={"edition": 2})
+    """Another key of a site asked ends it for those that have it; another edition, with a site more, does not."""
     rest = make_terms().to_bytes(), Expected(bytes(32), PARTS), Past("run", "train"), random.Random(1).randbytes, STREAM
-    refused("another roster than this site's", Site, "bergen", KEYS["bergen"], changed, *rest)
+    last = ROSTER.sites[-1]
+    rekeyed = (*ROSTER.sites[:-1], last.model_copy(update={"sign": "0" * 64}))
+    changed = ROSTER.model_copy(update={"sites": rekeyed})
+    refused("other keys of the sites than its roster has", Site, "bergen", KEYS["bergen"], changed, *rest)
+    more = (*ROSTER.sites, last.model_copy(update={"name": "zwolle"}))
+    Site("bergen", KEYS["bergen"], ROSTER.model_copy(update={"edition": 2, "sites": more}), *rest)
 
 
 # What sites send to the coordinator

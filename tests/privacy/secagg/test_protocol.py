@@ -44,7 +44,7 @@ def rehearsal(
         1,
         1,
         attempt,
-        roster_digest(roster),
+        roster_digest(roster, names),
         tuple(names),
         t or threshold(n),
         bytes(32),

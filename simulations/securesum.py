@@ -1,0 +1,76 @@
+"""A round's answers, summed as under secure aggregation: the same whole numbers, without the masks that cancel."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hansa.layout import Layout
+from hansa.records import Aggregate, Part, Plan, Refusal, Reply
+from hansa.seeds import coins
+from privacy.fixed_point import Overflow
+from privacy.secagg.keystream import Keystream
+from privacy.secagg.packing import word
+from privacy.secagg.quantise import NotSummable, quantise
+from privacy.secagg.terms import Scalars
+from privacy.secagg.total import Total
+from privacy.secure import COUNTERS, Secure
+from server.cohort import Collector, Rule
+from server.securesum import aggregate_of, alone, too_few, unopened
+
+STREAM = Keystream()
+
+
+class SecureCollector(Collector):
+    """Rounds each update at its site's place, by coins of the run's seed, and adds in the ring.
+
+    Args:
+        plan: that was asked.
+        asked: the sites that got it.
+        secure: how they are summed.
+        layout: of the shared model.
+        federation: the number of all sites.
+    """
+
+    def __init__(self, plan: Plan, asked: Sequence[str], secure: Secure, layout: Layout, federation: int) -> None:
+        super().__init__(plan, asked, {}, layout, federation)
+        self.parts: Mapping[str, Part] = secure.parts if plan.kind == "train" else {}
+        self.secure, self.terms = secure, secure.terms(plan, asked, ())
+        self.words = np.zeros(self.terms.size, word(self.terms.bits))
+        size = max(place.stop for place in self.terms.scalar_places.values())
+        self.scalars = np.zeros(size, np.uint64)
+
+    def add(self, answer: Reply | Refusal) -> None:
+        """As ever; but to an evaluation a site without rows answers zeros, so that nobody learns that it has none."""
+        zeros = isinstance(answer, Refusal) and self.plan.kind == "evaluate"
+        super().add(Reply(answer.site, 0) if zeros else answer)
+
+    def _add_vectors(self, reply: Reply) -> None:
+        vectors = {name: reply.upload[name].numpy() for name in self.parts}
+        counters = {} if reply.counters is None else {COUNTERS: reply.counters.numpy()}
+        one = coins(self.plan.seed, self.plan.round, reply.site)
+        try:
+            update = quantise(self.terms, vectors, reply.examples, counters, one, STREAM)
+        except NotSummable as error:
+            raise Overflow(str(error)) from error
+        self.words += update.words
+        self.scalars += update.scalars
+
+    def aggregate(self, rule: Rule) -> Aggregate:
+        """Means and sums over the sites that took part, from the whole numbers; nothing, if they are too few."""
+        sites, least = tuple(sorted(self.examples)), max(rule.quorum, self.terms.threshold)
+        if len(sites) < least:
+            why = too_few(len(sites), len(self.asked), least)
+            return unopened(self.plan, why, self.left_out, self.warnings)
+        for name in [name for name, by_site in self.metrics.items() if len(by_site) == 1]:
+            del self.metrics[name]
+            self.warnings.append(alone(name))
+        if self.plan.kind == "evaluate" and not self.metrics:  # there is nothing to tell
+            why = f"no two sites have {self.plan.split} rows"
+            return replace(unopened(self.plan, why, {}), warnings=tuple(sorted(self.warnings)))
+        metrics = self.metric_totals(tuple(site for site in sites if self.examples[site]))
+        terms = self.secure.terms(self.plan, self.asked, [Scalars(name, one.numel()) for name, one in metrics.items()])
+        sums = [one.flatten().numpy().view(np.uint64) for one in metrics.values()]
+        total = Total(terms, sites, self.words, np.concatenate([self.scalars, *sums]))
+        shapes = {name: tuple(one.shape) for name, one in metrics.items()}
+        return aggregate_of(total, shapes, self.federation, self.left_out, self.memory, self.warnings)
