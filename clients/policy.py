@@ -7,16 +7,14 @@ choose among the app's own code, it may not say where rows are, and its numbers 
 import json
 import shutil
 import tomllib
-from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from clients.bounds import BoundsTable
 from clients.sitefile import AppsTable, PolicyTable
-from hansa.appfiles import FEDERATION, app_digest, app_files
+from hansa.appfiles import FEDERATION, app_digest, app_files, code_elsewhere
 from hansa.errors import UserError
 from privacy.config import PrivacyTable
 from privacy.secagg.terms import Terms
@@ -115,9 +113,8 @@ def check_federation(app: Path, bounds: BoundsTable, own_data: bool) -> None:
     except (OSError, ValueError, RecursionError) as error:  # the last: tables within tables within tables
         raise Refused(Reason.FEDERATION, f"{FEDERATION}: {error}") from error
     code = app_files(app).keys()
-    for text in _texts({name: table for name, table in tables.items() if name != "simulation"}):
-        if ".py:" in text and str(PurePosixPath(text.rpartition(":")[0])) not in code:
-            raise Refused(Reason.CODE, f"{FEDERATION} names {text!r}, and the app has no such file")
+    for text in code_elsewhere(tables, code):
+        raise Refused(Reason.CODE, f"{FEDERATION} names {text!r}, and the app has no such file")
     if "data" in tables and not own_data:
         raise Refused(Reason.DATA, f"{FEDERATION} has a [data] table, site.toml has none")
     _within(bounds.broken_by(tables), FEDERATION)
@@ -187,12 +184,3 @@ def check_terms(policy: PolicyTable, terms: Terms) -> None:
 def _within(broken: str | None, what: str) -> None:
     if broken is not None:
         raise Refused(Reason.BOUNDS, f"{what}: {broken} is not within [bounds]", broken)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value of TOML."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,6 +38,27 @@ def app_files(folder: Path) -> dict[str, bytes]:
     if not files:
         raise UserError(f"{folder}: no app; give the folder that holds its task and federation.toml")
     return files
+
+
+def code_elsewhere(tables: Mapping[str, Any], files: Container[str]) -> Iterator[str]:
+    """What the tables of a federation.toml name as `file.py:Class`, and is no file of the app; [simulation] left out.
+
+    Args:
+        tables: of federation.toml.
+        files: of the app, by path.
+    """
+    for text in _texts({name: table for name, table in tables.items() if name != "simulation"}):
+        if ".py:" in text and str(PurePosixPath(text.rpartition(":")[0])) not in files:
+            yield text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value of TOML."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 def app_digest(files: Mapping[str, bytes]) -> str:

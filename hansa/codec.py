@@ -24,6 +24,7 @@ from hansa.wire import link_pb2 as wire
 from hansa.wire.rules import INLINE
 
 PARAMS, COUNTERS, SHARED = "params", "counters", "shared/"  # names of a plan's vectors
+MOST_ROWS = 1 << 40  # of one site
 VERSION = re.compile(r"[\w.-]{1,64}", re.ASCII)
 Kind = Literal["train", "evaluate"]
 Split = Literal["valid", "test"]
@@ -188,6 +189,8 @@ def from_result(
     Raises:
         UserError: the frame makes no sense.
     """
+    if not 0 <= frame.examples <= MOST_ROWS:
+        raise UserError(f"{site}: a weight of {frame.examples}: it must be a number of rows, 0 to {MOST_ROWS}")
     if frame.memory and not VERSION.fullmatch(frame.memory):
         raise UserError(
             f"{site}: memory version {frame.memory[:64]!r} is not letters, digits, '.', '_' and '-', 64 at most"
@@ -221,7 +224,8 @@ def _sums(frame: wire.Result, site: str) -> Vectors:
     sums: dict[str, Tensor] = {}
     for one in frame.sums:
         shape = tuple(one.shape)
-        if one.name in sums or len(shape) > 8 or math.prod(shape) != len(one.values):
+        most = max(1, len(one.values))  # no dimension is longer, also where another is 0
+        if one.name in sums or len(shape) > 8 or math.prod(shape) != len(one.values) or max(shape, default=0) > most:
             raise UserError(
                 f"{site}: metric {one.name!r} comes twice, or as {len(one.values)} numbers of shape {shape}"
             )

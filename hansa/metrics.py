@@ -4,7 +4,7 @@ A ratio is a numerator and a count, [2] float64. A ROC is two histograms of scor
 positives, [2, BINS] float64: AUC is a rank statistic, and ranks over the pooled patients follow from the sums.
 """
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from numbers import Number
 
 import torch
@@ -78,8 +78,13 @@ def mean_loss(loss: object) -> Tensor:
     return loss
 
 
+def is_sums(shape: Sequence[int]) -> bool:
+    """Whether sums of this shape are a metric's."""
+    return tuple(shape) in ((2,), (2, BINS))
+
+
 def _sums(name: str, one: object) -> Tensor:
-    if isinstance(one, Tensor) and tuple(one.shape) in ((2,), (2, BINS)):
+    if isinstance(one, Tensor) and is_sums(one.shape):
         return one
     pair = list(one) if isinstance(one, tuple | list) else []
     if len(pair) == 2 and all(isinstance(part, Number) or getattr(part, "ndim", None) == 0 for part in pair):

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from hansa.appfiles import FEDERATION, code_elsewhere
 from hansa.errors import UserError
 
 RUN_KEYS = ("hansa-run", "hansa-epoch")
@@ -28,3 +29,15 @@ def check_app(files: Mapping[str, bytes], app: Path) -> None:
     problems += [f"[tool.flwr.app.config]: write {k} = {v}" for k, v in defaults.items() if k not in keys]
     if problems:
         raise UserError(*(f"{app / 'pyproject.toml'} {problem}" for problem in problems))
+    _check_code(files, app)
+
+
+def _check_code(files: Mapping[str, bytes], app: Path) -> None:
+    """What is allowed by the digest of an app's files is the code in these files, and no other."""
+    try:
+        tables = tomllib.loads(files.get(FEDERATION, b"").decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return  # whoever reads it says so
+    if elsewhere := list(code_elsewhere(tables, files)):
+        mend = "is no file of the app; put it into the app's folder, and give its path from there"
+        raise UserError(*(f"{app / FEDERATION}: {text} {mend}" for text in elsewhere))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hansa.layout import Layout
+from hansa.metrics import is_sums
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.seeds import numpy_generator
 from privacy.fixed_point import FixedPointSum, Overflow, from_fixed, to_fixed
@@ -107,6 +108,9 @@ class Collector:
 
     def _add_metrics(self, reply: Reply) -> None:
         for name, sums in reply.sums.items():
+            if not is_sums(sums.shape):
+                self.warnings.append(f"{reply.site}: metric {name!r} is of shape {list(sums.shape)}; left out")
+                continue
             try:
                 self.metrics.setdefault(name, {})[reply.site] = to_fixed(sums, len(self.asked))
             except Overflow as error:

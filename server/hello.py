@@ -40,6 +40,9 @@ def turned(code: Turn, line: str) -> Turned:
     return Turned(code=code, line=line)
 
 
+NO_SITE = turned("certificate", "the certificate names no site of this federation; enrol the site, then try again")
+
+
 def check(hello: Hello, site: str | None, terms: Terms) -> Turned | None:
     """Why a site gets no session, or None.
 
@@ -53,7 +56,7 @@ def check(hello: Hello, site: str | None, terms: Terms) -> Turned | None:
         mine, yours = f"{MAJOR}.{MINOR}", f"{hello.major}.{hello.minor}"
         return turned("version", f"this site speaks protocol {yours}, the server {mine}; update hansa at {older}")
     if site is None:
-        return turned("certificate", "the certificate names no site of this federation; enrol the site, then try again")
+        return NO_SITE
     if not hmac.compare_digest(hello.token.encode(), token(terms.secret, hello.run, site, hello.node).encode()):
         return turned("token", f"the invitation is not one for site {site}; wait for the server to invite it again")
     if hello.run != terms.run:

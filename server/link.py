@@ -20,7 +20,7 @@ from hansa.wire import rules
 from hansa.wire.link_pb2 import Beat, Blob, Fetch, Hello, Result, ServerFrame, SiteFrame, Taken, Turned, Welcome
 from hansa.wire.link_pb2 import Upload as Upload_
 from server.arrivals import Answered, Arrival, Declined, Joined, Left, Said, Shapes, Spoiled, one_line
-from server.hello import Terms, check, known_site, turned
+from server.hello import NO_SITE, Terms, check, known_site, turned
 from server.offers import Offers, chunks
 from server.spool import BadUpload, Spool, Superseded, Upload
 
@@ -34,6 +34,9 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2 << 20),
 )
+
+
+UNGREETED = 3  # connections of one site that have not said Hello
 
 
 @dataclass(frozen=True)
@@ -234,8 +237,14 @@ class Links:
 
     def _session(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         session = _Session(context)
+        site = known_site(_uris(context), self._terms.sites)
+        if why := NO_SITE if site is None else self._out(session):  # before it costs a thread
+            return iter([ServerFrame(turned=why).SerializeToString()])
         with self._lock:
+            waiting = [one for one in self._streams if one.site is None and one.certificate == session.certificate]
             self._streams.add(session)
+        for one in waiting[: 1 - UNGREETED]:
+            one.end("a later connection took its place before it had said Hello")
         if not context.add_callback(lambda: self._gone(session)):
             self._gone(session)
         threading.Thread(target=self._listen, args=(session, frames), name="listen", daemon=True).start()

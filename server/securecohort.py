@@ -12,6 +12,7 @@ from pathlib import Path
 from hansa.codec import from_refused, from_result, to_plan
 from hansa.errors import UserError
 from hansa.layout import Layout
+from hansa.metrics import is_sums
 from hansa.records import Aggregate
 from hansa.roster import Roster
 from hansa.wire.link_pb2 import Plan as PlanFrame
@@ -35,7 +36,7 @@ from server.transcript import Transcript
 STEP = 10.0  # seconds for a step of small messages
 AGAIN = 60.0  # seconds that a second attempt gets at the least
 ATTEMPTS = 2
-LARGEST, LONGEST, MOST = 1 << 16, 200, 256  # numbers of a metric, bytes of its name, metrics of a site
+LONGEST, MOST = 200, 256  # bytes of a metric's name, metrics of a site
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class SecureCohort(LinkedCohort):
         holders: Counter[str] = Counter()
         for site in self.waiting:
             for name, shape in dict(self.told.get(site, ())[:MOST]).items():
-                if name.partition("/")[0] in kinds and len(name.encode()) <= LONGEST and _small(shape):
+                if name.partition("/")[0] in kinds and len(name.encode()) <= LONGEST and is_sums(shape):
                     found.setdefault(name, set()).add(shape)
                     holders[name] += 1
         for name, shapes in sorted(found.items()):
@@ -298,10 +299,6 @@ def _bytes(upload: Path | bytes) -> memoryview:
         return memoryview(upload)
     with open(upload, "rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _small(shape: tuple[int, ...]) -> bool:
-    return len(shape) <= 8 and math.prod(shape) <= LARGEST
 
 
 def _upload(terms: Terms) -> int:

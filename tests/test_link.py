@@ -9,7 +9,7 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -348,6 +348,39 @@ def test_another_site_s_certificate_does_not_help(stand: Stand) -> None:
 def test_a_certificate_that_names_no_site_does_not_help(stand: Stand) -> None:
     with stand.site(name="server") as link, pytest.raises(Turned, match="names no site"):
         link.next(20)
+
+
+def silent(stand: Stand, name: str, hold: contextlib.ExitStack) -> Iterable[bytes]:
+    """A session's stream on which a holder of a certificate says nothing: what the server says."""
+    channel = hold.enter_context(stand.identity(name).channel(f"127.0.0.1:{stand.relay.port}"))
+    said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    hold.callback(said.put, None)
+    frames: Iterable[bytes] = channel.stream_stream(rules.method(rules.SESSION), None, None)(iter(said.get, None))
+    return frames
+
+
+def test_who_is_no_site_is_turned_away_before_it_has_said_anything(stand: Stand) -> None:
+    """Else its streams would take the threads that the sites' need."""
+    with contextlib.ExitStack() as hold:
+        (last,) = [ServerFrame.FromString(raw) for raw in silent(stand, "server", hold)]
+    assert last.turned.code == "certificate"
+
+
+def test_of_a_site_s_silent_streams_only_a_few_stay_open(stand: Stand) -> None:
+    with contextlib.ExitStack() as hold:
+        streams = [silent(stand, "a", hold) for _ in range(8)]
+        ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def watch(number: int) -> None:
+            with contextlib.suppress(grpc.RpcError):
+                list(streams[number])
+            ended.put(number)
+
+        for number in range(8):
+            threading.Thread(target=watch, args=(number,), daemon=True).start()
+        assert len({ended.get(timeout=20) for _ in range(5)}) == 5
+        with stand.site("b"):
+            assert stand.until(Joined).site == "b"
 
 
 def test_a_foreign_certificate_is_kept_out_by_tls(stand: Stand, tmp_path: Path) -> None:

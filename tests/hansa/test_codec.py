@@ -94,7 +94,7 @@ def replies(draw: st.DrawFn) -> tuple[Reply, dict[str, Part], int]:
     counters = draw(integers(n_counters))
     reply = Reply(
         "a",
-        draw(st.integers(0, 2**62)),
+        draw(st.integers(0, codec.MOST_ROWS)),
         dict(draw(st.permutations(list(upload.items())))),
         counters,
         {name: torch.from_numpy(np.asarray(one)) for name, one in sums.items()},
@@ -223,6 +223,7 @@ def test_a_file_of_no_whole_number_of_floats_is_refused(size: int, tmp_path: Pat
         [wire.Sum(name="loss", shape=[2], values=[1.0])],
         [wire.Sum(name="loss", shape=[2**31, 2**31, 2**31], values=[])],
         [wire.Sum(name="loss", shape=[1] * 9, values=[1.0])],
+        [wire.Sum(name="loss", shape=[0, 2**32 - 1, 2**32 - 1, 2**32 - 1], values=[])],
         [wire.Sum(name="loss", shape=[1], values=[1.0])] * 2,
     ],
 )
@@ -253,3 +254,24 @@ def test_an_upload_that_is_not_as_declared_is_the_strategy_s_mistake(
     reply = Reply("a", 1, upload, torch.zeros(0, dtype=torch.int64))
     with pytest.raises(UserError, match=says):
         codec.put_upload(reply, {"delta": Part(2, "examples")}, wire.Result(), tmp_path / "upload")
+
+
+@pytest.mark.parametrize("rows", [-1, 2**40 + 1, 2**63 - 1])
+def test_a_weight_that_no_number_of_rows_has_is_refused(rows: int) -> None:
+    with pytest.raises(UserError, match="a: a weight of"):
+        codec.from_result(wire.Result(examples=rows), "a", None, {}, 0)
+
+
+@given(frame=st.binary(max_size=200))
+def test_any_result_gives_a_reply_or_one_line(frame: bytes) -> None:
+    try:
+        result = wire.Result.FromString(frame)
+    except Exception:
+        return
+    try:
+        rows = codec.from_result(result, "a", None, {}, 0).examples
+        line = ""
+    except UserError as error:
+        rows, line = 0, str(error)
+    assert "\n" not in line
+    assert 0 <= rows <= codec.MOST_ROWS

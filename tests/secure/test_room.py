@@ -8,6 +8,7 @@ import pytest
 from clients.past import Remembered
 from clients.sitefile import PolicyTable
 from hansa.errors import UserError
+from hansa.metrics import BINS
 from hansa.records import Aggregate
 from hansa.wire.link_pb2 import Plan, Result
 from privacy.secagg.quantise import NotSummable
@@ -267,11 +268,11 @@ def test_a_metric_that_a_site_lacks_counts_as_zeros_and_one_that_nobody_named_st
 
 def test_metrics_of_two_shapes_are_left_out_with_a_warning(tmp_path: Path) -> None:
     room = Room(tmp_path)
-    room.sums["a"] = (("train/loss", (3,)), ("valid/loss", (2,)))
+    room.sums["a"] = (("train/loss", (2, BINS)), ("valid/loss", (2,)))
     room.cohort = room.server(1)
     got = go(room)
     assert list(got.sums) == ["valid/loss"]
-    assert got.warnings[0] == "metric 'train/loss' has shapes [(2,), (3,)] at different sites; left out"
+    assert got.warnings[0] == "metric 'train/loss' has shapes [(2,), (2, 1024)] at different sites; left out"
 
 
 def test_in_an_evaluation_nobody_learns_who_has_no_rows(room: Room) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hansa.layout import Layout
-from hansa.metrics import ratio
+from hansa.metrics import ratio, values
 from hansa.records import Aggregate, Broadcast, Part, Plan, Refusal, Reply
 from server.cohort import Collector, Rule, draw
 
@@ -124,3 +124,11 @@ def test_a_cohort_depends_on_seed_and_round_not_on_the_order_of_sites() -> None:
     assert draw(sites, 5, 1, 3) != draw(sites, 5, 2, 3)
     assert len(set(draw(sites, 5, 1, 3))) == 5
     assert draw(sites, 99, 1, 3) == sorted(sites)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0, 2)])
+def test_a_metric_of_another_form_than_a_metric_s_is_left_out_and_named(shape: tuple[int, ...]) -> None:
+    """A site chooses what it sends: what cannot be a ratio or a ROC must not reach whoever computes its value."""
+    result = collect(reply("a", [1.0] * 6, loss=torch.ones(shape)), reply("b", [1.0] * 6, loss=ratio(1, 2)))
+    assert values(result.sums) == {"loss": 0.5}
+    assert any(f"a: metric 'loss' is of shape {list(shape)}" in warning for warning in result.warnings)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -165,3 +166,12 @@ def test_a_launch_is_read_as_it_was_written(tmp_path: Path) -> None:
     for launch in (Launch(3, None, starting=True), Launch(3, 2**63 + 1, wanted=False)):
         write_launch(tmp_path, launch)
         assert read_launch(tmp_path) == launch
+
+
+@pytest.mark.parametrize("place", ["/tmp/planted.py:X", "../planted.py:X", "missing.py:X"])
+def test_an_app_names_no_code_but_its_own(place: str) -> None:
+    """What is allowed by the digest of its files would else run other code."""
+    toml = f'[federation]\ntask = "{place}"\n'
+    files = {"pyproject.toml": GOOD.encode(), "task.py": b"", "federation.toml": toml.encode()}
+    with pytest.raises(UserError, match=rf"federation\.toml: {re.escape(place)} is no file of the app"):
+        check_app(files, Path("app"))
