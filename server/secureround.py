@@ -89,6 +89,7 @@ class Attempt:
         return dict.fromkeys(sites, messages)
 
     def _next(self, step: Step, messages: Mapping[str, list[bytes]]) -> Mapping[str, Secure]:
-        self.step, self.awaited = step, set(messages)
-        self.last = {site: Secure(attempt=self.name, step=step, messages=all_) for site, all_ in messages.items()}
+        there = {site: all_ for site, all_ in messages.items() if site not in self.out}
+        self.step, self.awaited = step, set(there)
+        self.last = {site: Secure(attempt=self.name, step=step, messages=all_) for site, all_ in there.items()}
         return self.last

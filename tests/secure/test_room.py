@@ -79,6 +79,28 @@ def test_a_site_that_starts_again_trains_for_a_second_attempt_and_the_others_do_
     assert any("attempt 1 has failed" in line for line in room.told)
 
 
+@pytest.mark.parametrize("step", ["sign", "unmask"])
+def test_the_last_steps_do_not_wait_for_a_site_that_started_again(room: Room, step: str) -> None:
+    """Its update is in the sum, its secrets are gone: whoever is left opens it. A step's deadline would be 10 s."""
+    restarted: list[str] = []
+
+    def starts_again(site: str, asked: str) -> None:
+        if (site, asked) == ("c", step) and not restarted:
+            restarted.append(site)
+            room.restart(site)
+
+    room.before = starts_again
+    room.cohort.ask(plan(), room.names)
+    while room.cohort.attempt is not None:
+        assert room.cohort._patience(Rule(3)) <= 0 or not room.events.empty()
+        if room.cohort._patience(Rule(3)) <= 0:
+            room.cohort._close(room.cohort.attempt, Rule(3))
+        else:
+            room.cohort._take(room.events.get())
+    assert room.cohort.outcome.sites == room.names
+    np.testing.assert_allclose(room.cohort.outcome.mean["delta"], mean(room, "abcd"), atol=1e-6)
+
+
 def test_too_few_sites_make_the_round_void_and_nothing_is_opened(room: Room) -> None:
     room.away |= {"c", "d"}
     room.cohort = room.server(1)

@@ -1,17 +1,19 @@
 """[privacy]: when a run goes under secure aggregation, what it needs for that, and how many dropouts a round bears."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import nn
 
+from hansa.config import load
 from hansa.errors import UserError
 from hansa.layout import Layout
 from hansa.records import Part
 from privacy.config import PrivacyTable
 from server.config import RoundsTable
-from server.securerules import announced, secure_of
+from server.securerules import announced, check_privacy, secure_of
 from strategies.fedavg import FedAvg
 from strategies.scaffold import Scaffold
 
@@ -86,3 +88,12 @@ def test_it_says_how_many_dropouts_a_round_bears(sites: int, rounds: Mapping[str
 
 def test_of_two_sites_it_says_what_they_learn() -> None:
     assert "each learns the other's update" in announced(PrivacyTable(secure=True, **TUNED), RoundsTable(), 2)
+
+
+def test_an_app_is_looked_at_before_it_is_shipped_and_its_task_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text('[federation]\nname = "a"\ntask = "not_there.py:Task"\n')
+    check_privacy(load(path), 2)
+    with pytest.raises(UserError, match="run hansa tune clip APP"):
+        check_privacy(load(path), 3)
+    check_privacy(load(path, ["privacy.clip=1.0", "privacy.max_weight=9"]), 3)
