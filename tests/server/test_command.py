@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
+from hansa.appfiles import app_digest
 from hansa.cli import main
 from hansa.errors import UserError
 from hansa.processes import started
@@ -69,6 +70,24 @@ def test_an_app_that_flower_could_not_start_is_refused_in_words(text: str | None
     with pytest.raises(UserError) as refused:
         check_app({} if text is None else {"pyproject.toml": text.encode()}, Path("app"))
     assert list(refused.value.problems) == problems
+
+
+@pytest.mark.parametrize(
+    "text", ["tool = 1", "[tool]\nflwr = 1", "[tool.flwr]\napp = []", "[tool.flwr.app]\nconfig = 3"]
+)
+def test_an_app_that_has_something_else_where_a_table_belongs_is_told_what_to_write(text: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_app({"pyproject.toml": text.encode()}, Path("app"))
+    assert len(refused.value.problems) == 4
+    assert all(": write " in problem for problem in refused.value.problems)
+
+
+def test_an_app_that_is_nested_too_deeply_is_refused_in_one_line() -> None:
+    files = {"pyproject.toml": b"a = " + b"[" * 100_000}
+    with pytest.raises(UserError, match=r"^app/pyproject.toml: nested too deeply; mend it$"):
+        check_app(files, Path("app"))
+    with pytest.raises(UserError, match=r"^pyproject.toml: not TOML; mend it$"):
+        app_digest(files)
 
 
 def test_a_run_needs_a_server(server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
