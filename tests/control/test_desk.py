@@ -1,9 +1,12 @@
 """The way to the control end, as somebody meets it who means no good: nobody passes for another, all has an end."""
 
 import contextlib
+import errno
 import json
+import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -425,6 +428,41 @@ def test_where_the_record_cannot_be_written_nothing_is_done(here: Start) -> None
     with pytest.raises(RunFailed, match="cannot write its record of acts"):
         heart.ask("ann", "status")
     assert done == []
+
+
+class Full:
+    """A log that there is no room for."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    flush = lambda self: None  # noqa: E731
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_that_the_server_s_disk_is_full_is_said_and_logged(
+    here: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], log: bool
+) -> None:
+    def full(path: Path, line: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def breaks(ask: Ask) -> dict[str, Any]:
+        raise LookupError
+
+    def asks(ask: Ask) -> dict[str, Any]:
+        ask.permit()
+        return {}
+
+    heart = here(status=asks, audit=breaks)
+    monkeypatch.setattr("server.acts.append_line", full)
+    if not log:
+        monkeypatch.setattr(sys, "stderr", Full())
+    for who, verb in (("ann", "status"), ("bob", "audit")):
+        with pytest.raises(RunFailed, match=r"^the server's disk is full: .*; its operator must make room$"):
+            heart.ask(who, verb)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "the record cannot be written" in line]
+    assert len(lines) == 2 * log
+    assert all("No space left on device" in line for line in lines)
 
 
 def test_the_line_is_on_disk_before_it_is_done_and_has_nothing_of_the_question(here: Start) -> None:
