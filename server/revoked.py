@@ -14,6 +14,7 @@ from hansa.roster import Fingerprint
 from hansa.tables import Table
 
 FILE = "revoked.json"
+NOBODY = b'{"revoked": []}\n'  # its contents in a new folder
 
 
 class _List(Table):
@@ -21,7 +22,7 @@ class _List(Table):
 
 
 class Revoked:
-    """The revoked certificates of a server's folder; without a file, none is."""
+    """The revoked certificates of a folder: a server's, or the consortium's own."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -31,7 +32,7 @@ class Revoked:
         """The newest.
 
         Raises:
-            UserError: the file cannot be read: then nobody knows who is out, and nobody may be let in.
+            UserError: the file is missing or damaged: then nobody knows who is out, and nobody may be let in.
         """
         return self._fresh.get()
 
@@ -48,7 +49,8 @@ class Revoked:
         try:
             return frozenset(_List.model_validate_json(self._path.read_bytes()).revoked)
         except FileNotFoundError:
-            return frozenset()
+            mend = "copy it from the consortium's folder, or put it back from a copy"
+            raise UserError(f"{self._path}: missing; until it is mended, nobody is let in: {mend}") from None
         except (OSError, ValidationError) as error:
             raise UserError(
                 f"{self._path}: not a list of revoked certificates; until it is mended, nobody is let in"

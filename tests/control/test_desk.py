@@ -209,9 +209,12 @@ def test_who_is_revoked_is_out_at_once_also_in_the_midst_of_an_answer(here: Star
     heart.ask("amy", "status")
 
 
-def test_while_the_revocations_are_damaged_nobody_is_let_in(here: Start) -> None:
-    heart = here(status=fine)
-    (heart.server / "revoked.json").write_text("{")
+@pytest.mark.parametrize("damage", ["{", None])
+def test_while_the_revocations_are_damaged_or_missing_nobody_is_let_in(here: Start, damage: str | None) -> None:
+    heart, file = here(status=fine), "revoked.json"
+    (heart.server / file).unlink()
+    if damage is not None:
+        (heart.server / file).write_text(damage)
     with pytest.raises(Unanswered):
         heart.ask("ann", "status")
     until(lambda: any("until it is mended, nobody is let in" in line for line in heart.notes))
