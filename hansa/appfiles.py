@@ -127,7 +127,7 @@ def _settled(path: str, content: bytes) -> bytes:
         return content
     try:
         settings = tomllib.loads(content.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError("pyproject.toml: not TOML; mend it") from error
     at: Any = settings
     for key in ("tool", "flwr"):

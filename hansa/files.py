@@ -46,7 +46,7 @@ def append_line(path: Path, line: bytes) -> None:
     try:
         whole = (b"" if _ends_well(handle) else b"\n") + line + b"\n"
         if os.write(handle, whole) != len(whole):
-            raise OSError(f"{path}: only a part of the line was written; is the disk full?")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # it wrote a part
         os.fsync(handle)
     finally:
         os.close(handle)

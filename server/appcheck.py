@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hansa.appfiles import FEDERATION, code_elsewhere
 from hansa.errors import UserError
@@ -19,10 +20,13 @@ def check_app(files: Mapping[str, bytes], app: Path) -> None:
     if "pyproject.toml" not in files:
         raise UserError(f"{app}: no pyproject.toml, by which Flower knows an app; copy that of an example")
     try:
-        flower = tomllib.loads(files["pyproject.toml"].decode()).get("tool", {}).get("flwr", {}).get("app", {})
+        settings = tomllib.loads(files["pyproject.toml"].decode())
     except ValueError as error:
         raise UserError(f"{app / 'pyproject.toml'}: not TOML: {error}") from error
-    parts, keys = flower.get("components", {}), flower.get("config", {})
+    except RecursionError:
+        raise UserError(f"{app / 'pyproject.toml'}: nested too deeply; mend it") from None
+    flower = _table(settings, "tool", "flwr", "app")
+    parts, keys = _table(flower, "components"), _table(flower, "config")
     wanted = {"serverapp": "server.app:app", "clientapp": "clients.app:app"}
     problems = [f'[tool.flwr.app.components]: write {k} = "{v}"' for k, v in wanted.items() if parts.get(k) != v]
     defaults = dict(zip(RUN_KEYS, ('""', "1"), strict=True))
@@ -41,3 +45,10 @@ def _check_code(files: Mapping[str, bytes], app: Path) -> None:
     if elsewhere := list(code_elsewhere(tables, files)):
         mend = "is no file of the app; put it into the app's folder, and give its path from there"
         raise UserError(*(f"{app / FEDERATION}: {text} {mend}" for text in elsewhere))
+
+
+def _table(settings: Any, *path: str) -> Mapping[str, Any]:
+    """A table within settings; an empty one where there is something else."""
+    for key in path:
+        settings = settings.get(key) if isinstance(settings, Mapping) else None
+    return settings if isinstance(settings, Mapping) else {}

@@ -18,7 +18,7 @@ from server.consortium import ISSUED, Consortium, open_consortium
 from server.invite import check_new_name
 from server.people import administrator, issue
 from server.publishing import publish
-from server.revoked import Revoked
+from server.revoked import Revoked, sign_revoked
 
 GRANTED = "granted"  # in the consortium's own folder: an empty file for each invitation that was used up
 
@@ -180,11 +180,13 @@ def _publication(own: Consortium) -> dict[str, Any]:
         path = own.path / ISSUED / f"{member.name}.crt"
         if path.is_file() and fingerprint(path.read_bytes()) == member.tls:
             certificates[member.name] = path.read_text()
+    revoked = sorted(Revoked(own.path).fingerprints())
     return {
         "roster": read(own.path, ROSTER).decode(),
         "signature": read(own.path, ROSTER_SIGNATURE).decode().strip(),
         "certificates": certificates,
-        "revoked": sorted(Revoked(own.path).fingerprints()),
+        "revoked": revoked,
+        "revoked_signature": sign_revoked(revoked, own.roster, own.roster_key),
     }
 
 

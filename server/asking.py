@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from hansa.errors import RunFailed, UserError
+from hansa.files import FULL
 from hansa.roles import Role
 from hansa.tables import Table, is_name
 from hansa.words import spoken
@@ -158,7 +159,11 @@ class Ask:
             polled = ACTS[self.verb].polled
             self.acts.note(self.caller, self.verb, self.subject, reason, polled=polled)
         except OSError as error:
-            raise RunFailed("the server cannot write its record of acts, and so does nothing; see its log") from error
+            if error.errno in FULL:
+                why = "the server's disk is full: it cannot write its record of acts, and so does nothing"
+                raise RunFailed(f"{why}; its operator must make room") from error
+            why = "the server cannot write its record of acts, and so does nothing"
+            raise RunFailed(f"{why}; its log, control.log, says why") from error
         self.noted = True
 
     def table(self, kind: type[T]) -> T:

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -98,7 +98,8 @@ class Control:
         except RunFailed as failure:
             return _noted(ask, "failed", [str(failure)], 1)
         except Exception:
-            traceback.print_exc()
+            with suppress(OSError):  # the log's disk may be full: an answer goes out all the same
+                traceback.print_exc()
             return _noted(ask, "failed", ["the server could not do it; its log, control.log, says why"], 1)
 
 
@@ -140,6 +141,8 @@ def _noted(ask: Ask, reason: str, lines: list[str], code: int) -> Mapping[str, A
         if not ask.noted:
             ask.note(reason)
     except RunFailed as failure:
+        with suppress(OSError):  # the log may lie on the same full disk
+            print(f"{ask.acts.path}: the record cannot be written: {failure.__cause__}", file=sys.stderr, flush=True)
         lines = [str(failure)]
     return _error([ask.outward(line) for line in lines], code)
 

@@ -7,28 +7,36 @@ as it was given; launch.json, the newest start; process.json, the process of a s
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from signal import Signals
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from hansa.files import write_atomically
 from hansa.processes import only_one, send, started
 
 APP = "app.zip"
 _LAUNCH, _PROCESS = "launch.json", "process.json"
+_FlowerRun = Annotated[int, Field(ge=0, lt=2**64)]
 
 
 @dataclass(frozen=True)
 class Launch:
     """The newest start of a run."""
 
-    epoch: int  # from 1
-    flower_run: int | None  # Flower's id of it; while it is being started, of the one before
+    epoch: Annotated[int, Field(ge=0, lt=2**31)]  # from 1
+    flower_run: _FlowerRun | None  # Flower's id of it; while it is being started, of the one before
     starting: bool = False
     wanted: bool = True  # whether it is to be started again if it dies
+
+
+_LAUNCHES = TypeAdapter(Launch)
+_PROCESSES = TypeAdapter(tuple[int, Annotated[int, Field(ge=1, lt=2**31)], str])  # epoch, process id, its beginning
 
 
 def new_run(name: str) -> str:
@@ -47,10 +55,10 @@ def write_launch(run: Path, launch: Launch) -> None:
 
 
 def read_launch(run: Path) -> Launch | None:
-    """The newest start of a run; None if it was never given to Flower."""
+    """The newest start of a run; None if it was never given to Flower, or what says so is damaged."""
     try:
-        return Launch(**json.loads((run / _LAUNCH).read_text()))
-    except FileNotFoundError:
+        return _LAUNCHES.validate_json((run / _LAUNCH).read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
 
 
@@ -66,11 +74,18 @@ def launching(run: Path, patience: float = 5.0) -> Iterator[None]:
         yield
 
 
-def wanted(runs: Path) -> Iterator[tuple[str, Launch]]:
-    """The runs that are to go on until they are done."""
+def wanted(runs: Path, damaged: Callable[[str], None] = lambda run: None) -> Iterator[tuple[str, Launch]]:
+    """The runs that are to go on until they are done.
+
+    Args:
+        runs: the folder of runs.
+        damaged: gets a run of which nobody can say that, since its launch.json is damaged.
+    """
     for path in sorted(runs.glob(f"*/{_LAUNCH}")):
         launch = read_launch(path.parent)
-        if launch is not None and launch.wanted:
+        if launch is None:
+            damaged(path.parent.name)
+        elif launch.wanted:
             yield path.parent.name, launch
 
 
@@ -85,7 +100,7 @@ def announce(run: Path, epoch: int) -> None:
 
 
 def served(run: Path, epoch: int) -> bool | None:
-    """Whether the process that serves a start lives; None if it has not announced itself."""
+    """Whether the process that serves a start lives; None if it has not announced itself, or that is damaged."""
     if (process := _process(run, epoch)) is None:
         return None
     pid, since = process
@@ -100,7 +115,7 @@ def send_to_process(run: Path, epoch: int, number: Signals) -> None:
 
 def _process(run: Path, epoch: int) -> tuple[int, str] | None:
     try:
-        of, pid, since = json.loads((run / _PROCESS).read_text())
-    except FileNotFoundError:
+        of, pid, since = _PROCESSES.validate_json((run / _PROCESS).read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
     return (pid, since) if of == epoch else None

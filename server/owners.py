@@ -6,9 +6,17 @@
 import json
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from hansa.errors import UserError
 from hansa.files import write_atomically
+from hansa.tables import Name, Table
 
 FILE = "owner.json"
+
+
+class _Owner(Table):
+    researcher: Name
 
 
 def write_owner(run: Path, researcher: str) -> None:
@@ -17,9 +25,14 @@ def write_owner(run: Path, researcher: str) -> None:
 
 
 def owner(run: Path) -> str | None:
-    """The researcher whose run it is; None: nobody's."""
+    """The researcher whose run it is; None: nobody's.
+
+    Raises:
+        UserError: the file that says it is damaged.
+    """
     try:
-        found = json.loads((run / FILE).read_text())
+        return _Owner.model_validate_json((run / FILE).read_bytes()).researcher
     except FileNotFoundError:
         return None
-    return str(found["researcher"])
+    except (OSError, ValidationError):
+        raise UserError(f"run {run.name}: owner unknown: its {FILE} is damaged; put it back from a copy") from None

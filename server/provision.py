@@ -47,6 +47,8 @@ from server.consortium import CA_KEY, CONSORTIUM_FILE, HOME, ROSTER_PRIVATE, Con
 from server.events import ALL
 from server.invite import check_nodes
 from server.people import FOUNDER, Someone, add_people, issue, person_files, taken
+from server.revoked import FILE as REVOKED
+from server.revoked import NOBODY
 from server.templates import CONSORTIUM_TOML, SERVER_TOML, direct, public
 
 PUBLIC_PORT = 9443
@@ -119,12 +121,13 @@ def _found(
         shared = {CA: authority.certificate, ROSTER_KEY: f"{roster_key.public}\n".encode()}
         text = CONSORTIUM_TOML % {"name": name, "server": server, "gate": str(gate).lower()}
         own = {CA_KEY: authority.key, ROSTER_PRIVATE: roster_key.private, CONSORTIUM_FILE: text.encode()}
+        own[REVOKED] = NOBODY
         if gate:
             own |= person_files(authority, (Role.ADMINISTRATOR, FOUNDER), server, now)
         write_folder(new / HOME, shared | own)
         ways = public(hosts[0], port, PORT if port != PORT else PORT + 1) if gate else direct(hosts[0], port)
         text = SERVER_TOML % {"name": name, "ways": ways}
-        theirs = {SUPEREXEC_SECRET: secrets.token_bytes(32), SERVER_FILE: text.encode()}
+        theirs = {SUPEREXEC_SECRET: secrets.token_bytes(32), SERVER_FILE: text.encode(), REVOKED: NOBODY}
         write_folder(new / "server", shared | _tls_files(server_tls) | theirs)
         (new / "sites").mkdir(mode=0o700)
         maker = _Maker(authority, shared, (server, gate), nodes, now)

@@ -1,7 +1,7 @@
 """What the consortium's administrator publishes: the roster's next edition, certificates, and who is out.
 
-The server takes nothing on the administrator's word: the roster key has signed the roster, the authority the
-certificates, and no edition is older than the server's.
+The server takes nothing on the administrator's word: the roster key has signed the roster and, for its edition, the
+list of who is out; the authority the certificates; and no edition is older than the server's.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from hansa.swap import swap
 from hansa.tables import Name, Table
 from server.enrolment import CERTIFICATES, Permit, alone, freely, settle_requests, signed_roster
 from server.former import Former
-from server.revoked import Revoked
+from server.revoked import Revoked, is_signed
 
 
 class Publication(Table):
@@ -30,7 +30,8 @@ class Publication(Table):
     roster: str  # the contents of roster.json
     signature: Signature
     certificates: Mapping[Name, Annotated[str, Field(max_length=8192)]] = Field(default_factory=dict)  # PEM
-    revoked: tuple[Fingerprint, ...] = ()
+    revoked: tuple[Fingerprint, ...]  # all that the consortium knows of
+    revoked_signature: Signature
 
 
 def publish(folder: Path, body: object, permit: Permit = freely) -> dict[str, Any]:
@@ -80,6 +81,9 @@ def _checked(folder: Path, said: Publication, before: Roster) -> Roster:
         roster = verified(said.roster.encode(), said.signature.encode(), key)
     except UserError:
         raise Unsound("forged", f"{ROSTER} is not signed by the roster key of this server's consortium") from None
+    if not is_signed(said.revoked, roster, said.revoked_signature, key.strip()):
+        line = f"the list of revoked certificates is not signed for edition {roster.edition} by the roster key"
+        raise Unsound("forged", f"{line} of this server's consortium")
     if (roster.consortium, roster.ca) != (before.consortium, before.ca):
         raise Unsound("other_consortium", f"{ROSTER} is of another consortium or authority")
     if roster.edition < before.edition or (roster.edition == before.edition and roster != before):

@@ -29,10 +29,11 @@ class Reviver:
         self.runs, self.control, self.say, self.resume = runs, control, say, resume
         self._deaths: dict[str, tuple[int, int]] = {}  # run -> deaths without a new round, rounds committed by then
         self._asked: dict[int, float] = {}  # Flower run -> when it was last asked about
+        self._damaged: set[str] = set()  # runs of which it was told
 
     def look(self) -> None:
         """Starts again what has died since the last look."""
-        for name, launch in wanted(self.runs):
+        for name, launch in wanted(self.runs, self._pass_over):
             # The SuperLink is being started again, or somebody else starts or stops the run: the next look will tell.
             with suppress(Unreachable, Refused, UserError):
                 if self._dead(name, launch):
@@ -50,6 +51,11 @@ class Reviver:
             if launch.flower_run is not None:
                 with suppress(Unreachable, Refused):
                     control.stop(launch.flower_run)
+
+    def _pass_over(self, name: str) -> None:
+        if name not in self._damaged:
+            self._damaged.add(name)
+            self.say(f"run {name}: its launch.json is damaged, so it is passed over; put it back from a copy")
 
     def _dead(self, name: str, launch: Launch) -> bool:
         if launch.starting or launch.flower_run is None:  # a start that was cut off

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -175,8 +176,9 @@ def _newest_of(ask: Ask) -> str:
     runs = ask.folder / "runs"
     if (runs / FILE).is_file():
         for row in reversed(Store(runs / FILE).runs().to_dict("records")):
-            if row["state"] not in DONE and owner(runs / str(row["run"])) == ask.caller.name:
-                return str(row["run"])
+            with suppress(UserError):  # another one's, perhaps, and whose is unknown
+                if row["state"] not in DONE and owner(runs / str(row["run"])) == ask.caller.name:
+                    return str(row["run"])
     raise UserError("no run of yours was interrupted, so nothing to resume")
 
 

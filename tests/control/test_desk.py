@@ -1,9 +1,12 @@
 """The way to the control end, as somebody meets it who means no good: nobody passes for another, all has an end."""
 
 import contextlib
+import errno
 import json
+import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -206,9 +209,12 @@ def test_who_is_revoked_is_out_at_once_also_in_the_midst_of_an_answer(here: Star
     heart.ask("amy", "status")
 
 
-def test_while_the_revocations_are_damaged_nobody_is_let_in(here: Start) -> None:
-    heart = here(status=fine)
-    (heart.server / "revoked.json").write_text("{")
+@pytest.mark.parametrize("damage", ["{", None])
+def test_while_the_revocations_are_damaged_or_missing_nobody_is_let_in(here: Start, damage: str | None) -> None:
+    heart, file = here(status=fine), "revoked.json"
+    (heart.server / file).unlink()
+    if damage is not None:
+        (heart.server / file).write_text(damage)
     with pytest.raises(Unanswered):
         heart.ask("ann", "status")
     until(lambda: any("until it is mended, nobody is let in" in line for line in heart.notes))
@@ -425,6 +431,41 @@ def test_where_the_record_cannot_be_written_nothing_is_done(here: Start) -> None
     with pytest.raises(RunFailed, match="cannot write its record of acts"):
         heart.ask("ann", "status")
     assert done == []
+
+
+class Full:
+    """A log that there is no room for."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    flush = lambda self: None  # noqa: E731
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_that_the_server_s_disk_is_full_is_said_and_logged(
+    here: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], log: bool
+) -> None:
+    def full(path: Path, line: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def breaks(ask: Ask) -> dict[str, Any]:
+        raise LookupError
+
+    def asks(ask: Ask) -> dict[str, Any]:
+        ask.permit()
+        return {}
+
+    heart = here(status=asks, audit=breaks)
+    monkeypatch.setattr("server.acts.append_line", full)
+    if not log:
+        monkeypatch.setattr(sys, "stderr", Full())
+    for who, verb in (("ann", "status"), ("bob", "audit")):
+        with pytest.raises(RunFailed, match=r"^the server's disk is full: .*; its operator must make room$"):
+            heart.ask(who, verb)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "the record cannot be written" in line]
+    assert len(lines) == 2 * log
+    assert all("No space left on device" in line for line in lines)
 
 
 def test_the_line_is_on_disk_before_it_is_done_and_has_nothing_of_the_question(here: Start) -> None:

@@ -163,6 +163,19 @@ def test_a_name_that_is_taken_is_not_taken_again(heart: "Heart") -> None:
     assert owner(heart.server / "runs" / "r1") == "amy"
 
 
+@pytest.mark.parametrize("damage", [b"", b"[", b"3", b"{}", b"\xff", b"[" * 100_000, b'{"researcher": 3}'])
+def test_a_run_whose_owner_is_unknown_is_nobody_s_to_take(heart: "Heart", damage: bytes) -> None:
+    heart.run("r1", "ann", State.INTERRUPTED)
+    heart.run("r2", "amy", State.INTERRUPTED)
+    (heart.server / "runs" / "r2" / "owner.json").write_bytes(damage)
+    for verb in ("fetch", "resume", "stop"):
+        with pytest.raises(UserError, match=r"^run r2: owner unknown: its owner\.json is damaged; put it back"):
+            heart.ask("amy", verb, {"run": "r2"})
+    with pytest.raises(UserError, match="no server runs on it"):
+        heart.ask("ann", "resume")  # her newest, which is r1
+    assert heart.ask("eve", "stop", {"run": "r2"})[-1] == "run r2 is interrupted"
+
+
 def console() -> tuple[Console, io.StringIO]:
     out = io.StringIO()
     return Console(file=out, width=200), out

@@ -1,20 +1,25 @@
 import json
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
+from hansa.appfiles import app_digest
 from hansa.cli import main
 from hansa.errors import UserError
 from hansa.processes import started
 from server.appcheck import check_app
-from server.command import begin_new, logs, resume, status, stop
+from server.command import begin_new, fetch, logs, resume, status, stop
+from server.flower import Control
 from server.launch import Launch, announce, read_launch, served, wanted, write_launch
 from server.nodes import Nodes
 from server.provision import Founding, provision
+from server.revive import Reviver
 from server.store import FILE, State, Store
 
 GOOD = """
@@ -66,6 +71,24 @@ def test_an_app_that_flower_could_not_start_is_refused_in_words(text: str | None
     with pytest.raises(UserError) as refused:
         check_app({} if text is None else {"pyproject.toml": text.encode()}, Path("app"))
     assert list(refused.value.problems) == problems
+
+
+@pytest.mark.parametrize(
+    "text", ["tool = 1", "[tool]\nflwr = 1", "[tool.flwr]\napp = []", "[tool.flwr.app]\nconfig = 3"]
+)
+def test_an_app_that_has_something_else_where_a_table_belongs_is_told_what_to_write(text: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_app({"pyproject.toml": text.encode()}, Path("app"))
+    assert len(refused.value.problems) == 4
+    assert all(": write " in problem for problem in refused.value.problems)
+
+
+def test_an_app_that_is_nested_too_deeply_is_refused_in_one_line() -> None:
+    files = {"pyproject.toml": b"a = " + b"[" * 100_000}
+    with pytest.raises(UserError, match=r"^app/pyproject.toml: nested too deeply; mend it$"):
+        check_app(files, Path("app"))
+    with pytest.raises(UserError, match=r"^pyproject.toml: not TOML; mend it$"):
+        app_digest(files)
 
 
 def test_a_run_needs_a_server(server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,3 +198,49 @@ def test_an_app_names_no_code_but_its_own(place: str) -> None:
     files = {"pyproject.toml": GOOD.encode(), "task.py": b"", "federation.toml": toml.encode()}
     with pytest.raises(UserError, match=rf"federation\.toml: {re.escape(place)} is no file of the app"):
         check_app(files, Path("app"))
+
+
+DAMAGED = [b"", b"{", b"[]", b"3", b"{}", b"\xff", b"[" * 100_000, b"9" * 5000, b'{"epoch": "x", "flower_run": 7}']
+DAMAGED += [
+    b'{"epoch": 1, "flower_run": -1}',
+    b'{"epoch": 1, "flower_run": 7, "wanted": 3}',
+    b'[1, "x", 3]',
+    b"[1, -1, 3]",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_run_whose_files_are_damaged_is_passed_over_and_the_others_go_on(server: Path, damage: bytes) -> None:
+    for run in ("bad", "good"):
+        deployed(server, run)
+        announce(server / "runs" / run, 1)
+    (server / "runs" / "bad" / "launch.json").write_bytes(damage)
+    assert read_launch(server / "runs" / "bad") is None
+    assert [run for run, _ in wanted(server / "runs")] == ["good"]
+    said: list[str] = []
+    reviver = Reviver(server / "runs", Mock(Control), said.append, resume=True)
+    for _ in range(2):
+        reviver.look()
+    reviver.leave(Mock(Control))
+    assert said == [
+        "run bad: its launch.json is damaged, so it is passed over; put it back from a copy",
+        "run good goes on when hansa server up is back",
+    ]
+    (server / "runs" / "good" / "process.json").write_bytes(damage)
+    assert served(server / "runs" / "good", 1) is None
+    status(server, Console())
+
+
+@pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
+def test_the_store_s_own_files_are_no_runs(server: Path, tmp_path: Path, name: str) -> None:
+    deployed(server)
+    (server / "runs" / f"{FILE}-wal").touch()
+    calls: list[Callable[[], object]] = [
+        lambda: logs(server, name, Console()),
+        lambda: stop(server, name, Console()),
+        lambda: resume(server, name=name, detach=True, console=Console()),
+        lambda: fetch(server, name, tmp_path / "to", Console()),
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match=f"there is no run '?{name}"):
+            call()

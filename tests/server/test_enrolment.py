@@ -28,11 +28,13 @@ from hansa.roster import Roster
 from hansa.startup import read_roster
 from server.approve import approve, revoke
 from server.callers import Callers
+from server.consortium import open_consortium
 from server.enrolment import collect, enrol, renew, requests
 from server.invite import invite
 from server.members import Members, Unwelcome
 from server.provision import Founding, provision
 from server.publishing import newer, publish
+from server.revoked import sign_revoked
 
 NOW = datetime.now(UTC)
 YES: Callable[[str], bool] = lambda line: True  # noqa: E731
@@ -352,7 +354,7 @@ def test_a_publication_that_was_cut_off_between_two_files_is_ended_by_the_next_o
             heart.approve()
     with pytest.raises(UserError, match="its signature"):
         read_roster(heart.server)
-    assert publish(heart.server, published(heart) | {"certificates": {}}) == {"edition": 2}
+    assert publish(heart.server, published(heart.folder) | {"certificates": {}}) == {"edition": 2}
     assert heart.comes_in(heart.collected()) == "bern"
 
 
@@ -363,26 +365,63 @@ def test_a_founder_s_old_folder_does_not_overrule_the_server(heart: Consortium, 
         Consortium(old, heart.server).approve()
 
 
-def published(heart: Consortium) -> dict[str, Any]:
-    own = heart.folder / "consortium"
-    return {"roster": (own / "roster.json").read_text(), "signature": (own / "roster.sig").read_text().strip()}
+def published(folder: Path, revoked: tuple[str, ...] = ()) -> dict[str, Any]:
+    own = open_consortium(folder, NOW)
+    return {
+        "roster": (own.path / "roster.json").read_text(),
+        "signature": (own.path / "roster.sig").read_text().strip(),
+        "revoked": revoked,
+        "revoked_signature": sign_revoked(revoked, own.roster, own.roster_key),
+    }
 
 
 def test_a_server_takes_no_roster_that_is_older_or_another_one_s(heart: Consortium, made: Path) -> None:
-    first = published(heart)
+    first = published(heart.folder)
     certificate = heart.joined().decode()
-    assert publish(heart.server, published(heart)) == {"edition": 2}  # the same again
+    assert publish(heart.server, published(heart.folder)) == {"edition": 2}  # the same again
     assert code(lambda: publish(heart.server, first)) == "edition"
-    theirs = made / "two" / "consortium"
-    foreign = {"roster": (theirs / "roster.json").read_text(), "signature": (theirs / "roster.sig").read_text().strip()}
-    assert code(lambda: publish(heart.server, foreign)) == "forged"
-    assert code(lambda: publish(heart.server, published(heart) | {"signature": first["signature"]})) == "forged"
+    assert code(lambda: publish(heart.server, published(made / "two"))) == "forged"
+    assert code(lambda: publish(heart.server, published(heart.folder) | {"signature": first["signature"]})) == "forged"
     for site in ("boston", "bonn"):
-        with_other = published(heart) | {"certificates": {site: certificate}}
+        with_other = published(heart.folder) | {"certificates": {site: certificate}}
         assert code(lambda sent=with_other: publish(heart.server, sent)) == "certificate"  # type: ignore[misc]
     nonsense: Any
-    for nonsense in (None, [], {}, published(heart) | {"more": 1}, published(heart) | {"revoked": ["x"]}):
+    for nonsense in (None, [], {}, published(heart.folder) | {"more": 1}, published(heart.folder) | {"revoked": ["x"]}):
         assert code(lambda sent=nonsense: publish(heart.server, sent)) == "form"  # type: ignore[misc]
+
+
+def test_nobody_is_revoked_on_the_administrator_s_word(heart: Consortium, made: Path) -> None:
+    """Whoever has the administrator's certificate sends the roster that stands, and a list of his own."""
+    first = published(heart.folder)
+    certificate = (heart.folder / "sites" / "boston" / "tls.crt").read_bytes()
+    victim, other = identity.fingerprint(certificate), "sha256:" + "a" * 64
+    own = published(heart.folder, (other,))
+    theirs = published(made / "two", (victim,))
+    for change in (
+        {"revoked": (victim,)},
+        {"revoked": ()},
+        {"revoked_signature": first["revoked_signature"]},
+        {"revoked_signature": own["signature"]},
+        {"revoked": theirs["revoked"], "revoked_signature": theirs["revoked_signature"]},
+    ):
+        assert code(lambda sent=own | change: publish(heart.server, sent)) == "forged"  # type: ignore[misc]
+    for key in ("revoked", "revoked_signature"):
+        lacking = {name: value for name, value in own.items() if name != key}
+        assert code(lambda sent=lacking: publish(heart.server, sent)) == "form"  # type: ignore[misc]
+    assert heart.comes_in(certificate) == "boston"
+    assert json.loads((heart.server / "revoked.json").read_text()) == {"revoked": []}
+
+
+def test_an_old_list_of_the_revoked_takes_nobody_back(heart: Consortium) -> None:
+    first, certificate = published(heart.folder), heart.joined()
+    second = published(heart.folder)
+    heart.revoke("bern")
+    third = published(heart.folder)
+    for old in (first, second):
+        replayed = third | {key: old[key] for key in ("revoked", "revoked_signature")}
+        assert code(lambda sent=replayed: publish(heart.server, sent)) == "forged"  # type: ignore[misc]
+    assert publish(heart.server, third) == {"edition": 3}  # one that is shorter, of this edition, is added too
+    assert identity.fingerprint(certificate) in json.loads((heart.server / "revoked.json").read_text())["revoked"]
 
 
 def test_a_roster_goes_to_a_site_that_has_an_older_one(heart: Consortium) -> None:

@@ -173,8 +173,9 @@ def test_each_folder_holds_what_its_machine_needs_and_no_more(heart: Path) -> No
     both = common | {"tls.crt", "tls.key"}
     assert {path.name for path in heart.iterdir()} == {"consortium", "server", "sites"}
     held = {path.name: {file.name for file in path.iterdir()} for path in [*heart.iterdir(), *heart.glob("sites/*")]}
-    assert held["consortium"] == both | {"ca.key", "roster.key", "consortium.toml", "person.toml", "issued"}
-    assert held["server"] == both | {"superexec.secret", "server.toml"}
+    founder_s = {"ca.key", "roster.key", "consortium.toml", "person.toml", "issued"}
+    assert held["consortium"] == both | founder_s | {"revoked.json"}
+    assert held["server"] == both | {"superexec.secret", "server.toml", "revoked.json"}
     assert held["boston"] == held["lyon"] == both | {"sign.key", "node.key", "site.toml"}
     assert len((heart / "server" / "superexec.secret").read_bytes()) == 32
 

@@ -19,6 +19,7 @@ from hansa.proxy import parse
 from hansa.splice import Stream, splice
 from hansa.wire.link_pb2 import Plan, Result, ServerFrame, SiteFrame
 from server.arrivals import Answered, Joined
+from server.revoked import NOBODY
 
 if TYPE_CHECKING:
     from tests.way_in.conftest import Consortium, Flower, Loop
@@ -171,7 +172,7 @@ def test_a_server_that_is_away_is_told_once_and_so_is_its_return(consortium: "Co
         with pytest.raises(httpx.TransportError):
             call(consortium, node)
     until(lambda: consortium.said)
-    (consortium.server / "revoked.json").unlink()
+    (consortium.server / "revoked.json").write_bytes(NOBODY)
     assert call(consortium, node).status_code == 200
     assert consortium.said == [
         f"127.0.0.1:{gate}: it answers nothing: its Flower is down, or it takes this site's certificate no longer",

@@ -163,11 +163,14 @@ def test_who_is_revoked_is_out_at_once_and_the_others_stay(
     assert {type(event) for event in events} == {Joined, Left}
 
 
-def test_a_damaged_list_of_revocations_lets_nobody_in(
-    consortium: "Consortium", flower: "Flower", tmp_path: Path
+@pytest.mark.parametrize("damage", ["[]", None])
+def test_a_damaged_or_missing_list_of_revocations_lets_nobody_in(
+    consortium: "Consortium", flower: "Flower", tmp_path: Path, damage: str | None
 ) -> None:
     gate, run = consortium.gate(flower.port), consortium.run("run")
-    (consortium.server / "revoked.json").write_text("[]")
+    (consortium.server / "revoked.json").unlink()
+    if damage is not None:
+        (consortium.server / "revoked.json").write_text(damage)
     with pytest.raises(NOT_LET_IN), tls(consortium.context(consortium.site("lyon")), gate, FLEET) as end:
         post(end, node(consortium, "lyon"))
     noted(consortium, "until it is mended, nobody is let in")
