@@ -89,8 +89,11 @@ def read_roster(folder: Path) -> Roster:
     Raises:
         UserError: it is not, or a file is missing; one line.
     """
-    key = read(folder, ROSTER_KEY).decode(errors="replace")
-    roster = verified(read(folder, ROSTER), read(folder, ROSTER_SIGNATURE), key)
+    try:
+        roster = _signed_roster(folder)
+    except UserError:  # perhaps they were read while they were being replaced
+        settle(folder)
+        roster = _signed_roster(folder)
     ca = read(folder, CA)
     try:
         known = fingerprint(ca) == roster.ca
@@ -99,6 +102,11 @@ def read_roster(folder: Path) -> Roster:
     if not known:
         raise UserError(f"{folder / CA}: not the authority that {ROSTER} names; copy both from one consortium")
     return roster
+
+
+def _signed_roster(folder: Path) -> Roster:
+    key = read(folder, ROSTER_KEY).decode(errors="replace")
+    return verified(read(folder, ROSTER), read(folder, ROSTER_SIGNATURE), key)
 
 
 def read(folder: Path, name: str) -> bytes:

@@ -1,13 +1,18 @@
 """Files replaced as one: after a crash at any moment all are old, or all are new."""
 
+import json
 import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from hansa import swap as module
-from hansa.swap import settle, swap
+from hansa.roster import sign
+from hansa.startup import ROSTER, ROSTER_SIGNATURE, read_roster
+from hansa.swap import _next, settle, swap
+from server.provision import Founding, provision
 
 OLD, NEW = {"a": b"old a", "b": b"old b"}, {"a": b"new a", "b": b"new b"}
 
@@ -84,3 +89,15 @@ def test_two_that_replace_the_same_files_at_once_do_not_mix_them(tmp_path: Path)
     assert found["a"] == found["b"]
     assert found["a"][1:] == b"9"
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b", module.LOCK}
+
+
+def test_a_roster_that_is_read_while_it_is_replaced_is_one_of_the_two(tmp_path: Path) -> None:
+    """The journal stands, one of the two files has its new name, the other not yet."""
+    provision(tmp_path / "alliance", ["bern"], Founding(), datetime.now(UTC))
+    server, own = tmp_path / "alliance" / "server", tmp_path / "alliance" / "consortium"
+    before = read_roster(server)
+    newer = before.model_copy(update={"edition": before.edition + 1}).to_bytes()
+    (server / ".swap.json").write_text(json.dumps([ROSTER, ROSTER_SIGNATURE]))
+    (server / ROSTER).write_bytes(newer)
+    _next(server, ROSTER_SIGNATURE).write_bytes(sign(newer, (own / "roster.key").read_bytes()))
+    assert read_roster(server).edition == before.edition + 1
