@@ -14,7 +14,7 @@ from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
 from clients.secure import SecureHalf
 from hansa.errors import UserError
-from hansa.wire.link_pb2 import Plan, Refused, Result, Secure, SiteFrame
+from hansa.wire.link_pb2 import Plan, Refused, Secure, SiteFrame
 from hansa.wire.rules import INLINE
 from privacy.secagg.quantise import NotSummable
 
@@ -187,9 +187,6 @@ class Participant:
             return SiteFrame(refused=Refused(plan=plan.id, code=refused.code, line=str(refused)))
         except ChildFailed as failure:
             code = failure.code
-            if code == Failure.SITS_OUT and plan.terms and plan.kind == "evaluate":  # nobody is told who has no rows
-                self.secure.take(plan, Result(), {}, self.spool / "none")
-                return None
         except NotSummable as error:
             self.say(f"round {plan.round}: {error}")
             code = Failure.SUM

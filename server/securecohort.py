@@ -30,7 +30,7 @@ from server.cohort import Rule
 from server.deployed import REJOIN, LinkedCohort
 from server.link import Links
 from server.secureround import Attempt
-from server.securesum import aggregate_of, alone, too_few, unopened
+from server.securesum import aggregate_of, of_few, too_few, unopened
 from server.transcript import Transcript
 
 STEP = 10.0  # seconds for a step of small messages
@@ -117,8 +117,9 @@ class SecureCohort(LinkedCohort):
         self.digest = plan_digest(said)
         opened = self.ground.transcript.opened(purpose(self.plan))
         if self.plan.kind == "evaluate" and not self.shapes:
-            why = f"no two sites have {self.plan.split} rows"
-            self.outcome = replace(self._void(why), warnings=tuple(sorted(self.warnings)))
+            self.outcome = self._void(f"too few sites have {self.plan.split} rows for a sum to be opened")
+            if not self.warnings:  # if none has such rows, there is nothing to tell
+                self.outcome = replace(self.outcome, warnings=())
         elif self.plan.kind == "train" and self.plan.round <= opened:
             self.outcome = self._void("its sum was being opened when the server ended, and none is opened twice")
         else:
@@ -275,18 +276,19 @@ class SecureCohort(LinkedCohort):
         self.say(f"round {self.plan.round}, {purpose(self.plan)}, secure aggregation: {line}")
 
     def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The metric sums of the plan: those that two of its sites have. A site that lacks one sends zeros."""
+        """The metric sums of the plan: those that enough of its sites have. A site that lacks one sends zeros."""
         kinds = ("train", self.plan.split) if self.plan.kind == "train" else (self.plan.split,)
         found: dict[str, set[tuple[int, ...]]] = {}
         holders: Counter[str] = Counter()
+        least = self.ground.secure.table.least(len(self.waiting))
         for site in self.waiting:
             for name, shape in dict(self.told.get(site, ())[:MOST]).items():
                 if name.partition("/")[0] in kinds and len(name.encode()) <= LONGEST and is_sums(shape):
                     found.setdefault(name, set()).add(shape)
                     holders[name] += 1
         for name, shapes in sorted(found.items()):
-            if holders[name] == 1:
-                self.warnings.append(alone(name))
+            if holders[name] < least:
+                self.warnings.append(of_few(name, holders[name], least))
                 del found[name]
             elif len(shapes) > 1:
                 self.warnings.append(f"metric {name!r} has shapes {sorted(shapes)} at different sites; left out")

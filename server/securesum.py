@@ -55,9 +55,9 @@ def aggregate_of(
     )
 
 
-def alone(name: str) -> str:
-    """Why a metric is not summed."""
-    return f"metric {name!r} is of one site only, so that its sum would be that site's own; left out"
+def of_few(name: str, sites: int, least: int) -> str:
+    """Why a metric is not summed: the zeros of those that have it not hide nothing."""
+    return f"metric {name!r} is of {sites} of the sites only, and no sum over fewer than {least} is opened; left out"
 
 
 def too_few(there: int, asked: int, least: int) -> str:

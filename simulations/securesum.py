@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from hansa.layout import Layout
-from hansa.records import Aggregate, Part, Plan, Refusal, Reply
+from hansa.records import Aggregate, Part, Plan, Reply
 from hansa.seeds import coins
 from privacy.fixed_point import Overflow
 from privacy.secagg.keystream import Keystream
@@ -16,7 +16,7 @@ from privacy.secagg.terms import Scalars
 from privacy.secagg.total import Total
 from privacy.secure import COUNTERS, Secure
 from server.cohort import Collector, Rule
-from server.securesum import aggregate_of, alone, too_few, unopened
+from server.securesum import aggregate_of, of_few, too_few, unopened
 
 STREAM = Keystream()
 
@@ -40,11 +40,6 @@ class SecureCollector(Collector):
         size = max(place.stop for place in self.terms.scalar_places.values())
         self.scalars = np.zeros(size, np.uint64)
 
-    def add(self, answer: Reply | Refusal) -> None:
-        """As ever; but to an evaluation a site without rows answers zeros, so that nobody learns that it has none."""
-        zeros = isinstance(answer, Refusal) and self.plan.kind == "evaluate"
-        super().add(Reply(answer.site, 0) if zeros else answer)
-
     def _add_vectors(self, reply: Reply) -> None:
         vectors = {name: reply.upload[name].numpy() for name in self.parts}
         counters = {} if reply.counters is None else {COUNTERS: reply.counters.numpy()}
@@ -61,14 +56,14 @@ class SecureCollector(Collector):
         sites, least = tuple(sorted(self.examples)), max(rule.quorum, self.terms.threshold)
         if len(sites) < least:
             why = too_few(len(sites), len(self.asked), least)
-            return unopened(self.plan, why, self.left_out, self.warnings)
-        for name in [name for name, by_site in self.metrics.items() if len(by_site) == 1]:
-            del self.metrics[name]
-            self.warnings.append(alone(name))
-        if self.plan.kind == "evaluate" and not self.metrics:  # there is nothing to tell
-            why = f"no two sites have {self.plan.split} rows"
-            return replace(unopened(self.plan, why, {}), warnings=tuple(sorted(self.warnings)))
-        metrics = self.metric_totals(tuple(site for site in sites if self.examples[site]))
+            said = unopened(self.plan, why, self.left_out, self.warnings)
+            # If none has such rows, there is nothing to tell.
+            return said if sites or self.plan.kind == "train" else replace(said, warnings=())
+        for name, there in [(name, len(by_site)) for name, by_site in self.metrics.items()]:
+            if there < self.terms.threshold:
+                del self.metrics[name]
+                self.warnings.append(of_few(name, there, self.terms.threshold))
+        metrics = self.metric_totals(sites)
         terms = self.secure.terms(self.plan, self.asked, [Scalars(name, one.numel()) for name, one in metrics.items()])
         sums = [one.flatten().numpy().view(np.uint64) for one in metrics.values()]
         total = Total(terms, sites, self.words, np.concatenate([self.scalars, *sums]))

@@ -806,7 +806,10 @@ def test_a_site_tells_the_shapes_of_its_metric_sums_when_it_comes(stand: Stand) 
 def test_steps_of_an_attempt_go_both_ways_and_only_while_it_is_in_hand(stand: Stand) -> None:
     with stand.site() as link:
         stand.until(Joined)
+        stand.links.expect("p0", 0, 0)
         link.send(SiteFrame(secure=Secure(attempt="p1.1.1", step="advertise", messages=[b"too early"])))
+        link.send(result("p0"))
+        stand.until(Answered)  # what was sent before it has come, too
         stand.links.send("a", ServerFrame(secure=Secure(attempt="p1.1.1", step="share", messages=[b"one", b"two"])))
         assert frame(link).secure.messages == [b"one", b"two"]
         stand.links.expect("p1.1.1", 0, 0, 10)

@@ -297,14 +297,17 @@ def test_metrics_of_two_shapes_are_left_out_with_a_warning(tmp_path: Path) -> No
     assert got.warnings[0] == "metric 'train/loss' has shapes [(2,), (2, 1024)] at different sites; left out"
 
 
-def test_in_an_evaluation_nobody_learns_who_has_no_rows(room: Room) -> None:
-    for site in room.names:
-        room.results[site] = Result(examples=4)
-        room.results[site].sums.add(name="test/loss", shape=[2], values=[1.0, 4.0])
-    room.results["b"] = Result()
-    got = go(room, 3, kind="evaluate", split="test", quorum=1)
-    assert got.sites == room.names
-    assert (got.examples, got.sums["test/loss"].tolist()) == (12, [3.0, 12.0])
+def test_a_metric_of_fewer_sites_than_the_threshold_is_not_summed(tmp_path: Path) -> None:
+    """Zeros of the others would hide nothing."""
+    room = Room(tmp_path)
+    room.sums = {site: (("train/loss", (2,)),) for site in "ab"}
+    room.cohort = room.server(1)
+    got = go(room)
+    assert list(got.sums) == ["train/loss"]
+    assert got.warnings == (
+        "metric 'valid/loss' is of 2 of the sites only, and no sum over fewer than 3 is opened; left out",
+    )
+    assert go(room, 3, kind="evaluate", split="valid").void == "too few sites have valid rows for a sum to be opened"
 
 
 def test_an_evaluation_that_was_being_opened_is_done_again_under_another_number(room: Room) -> None:
@@ -319,7 +322,7 @@ def test_without_rows_anywhere_nothing_is_asked(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.sums = dict.fromkeys(room.names, (("train/loss", (2,)),))
     room.cohort = room.server(1)
-    assert go(room, 3, kind="evaluate", split="test").void == "no two sites have test rows"
+    assert go(room, 3, kind="evaluate", split="test").void == "too few sites have test rows for a sum to be opened"
     assert room.trained == []
 
 

@@ -95,22 +95,25 @@ def test_a_test_of_too_few_sites_says_so() -> None:
 def test_a_metric_that_a_site_has_not_counts_as_nothing_there() -> None:
     more: dict[str, Any] = {"train/loss": ratio(1, 4), "train/f1": ratio(1, 2)}
     one: dict[str, Any] = {"train/loss": ratio(2, 4)}
-    result = collect(reply("a", **more), reply("b", **one), reply("c", **more))
-    assert result.sums["train/loss"].tolist() == [4, 12]
-    assert result.sums["train/f1"].tolist() == [2, 4]
+    result = collect(reply("a", **more), reply("b", **one), reply("c", **more), reply("d", **more))
+    assert result.sums["train/loss"].tolist() == [5, 16]
+    assert result.sums["train/f1"].tolist() == [3, 6]
     assert "metric 'train/f1' is missing from b" in result.warnings
 
 
-def test_a_metric_of_one_site_only_is_not_summed() -> None:
-    """The sum would be that site's own, which the server is not to learn; so would its number of test rows."""
+def test_a_metric_of_fewer_sites_than_the_threshold_is_not_summed() -> None:
+    """The sum would be these sites' own, which the server is not to learn; so would their number of test rows."""
     loss: dict[str, Any] = {"train/loss": ratio(1, 4)}
-    result = collect(reply("a", **loss), reply("b", **loss, **{"train/own": ratio(1, 2)}), reply("c", **loss))  # type: ignore[arg-type]
+    both: dict[str, Any] = {**loss, "train/own": ratio(1, 2)}
+    result = collect(reply("a", **both), reply("b", **both), reply("c", **loss))
     assert result.sums.keys() == {"train/loss"}
-    assert any("'train/own' is of one site only" in warning for warning in result.warnings)
+    line = "metric 'train/own' is of 2 of the sites only, and no sum over fewer than 3 is opened; left out"
+    assert line in result.warnings
     test = replace(PLAN, kind="evaluate", split="test")
-    one = Reply("a", 3, sums={"test/loss": ratio(1, 3)})
-    result = collect(one, *(Refusal(site, "no test rows") for site in "bcd"), plan=test)
-    assert (result.sums, result.examples, result.void) == ({}, 0, "no two sites have test rows")
+    two = [Reply(site, 3, sums={"test/loss": ratio(1, 3)}) for site in "ab"]
+    result = collect(*two, *(Refusal(site, "no test rows") for site in "cd"), plan=test)
+    assert (result.sums, result.examples) == ({}, 0)
+    assert result.void == "2 of 4 sites took part, and no sum over fewer than 3 is opened"
 
 
 def test_clipped_values_are_told_and_many_of_them_are_a_warning() -> None:
