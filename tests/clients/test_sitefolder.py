@@ -51,7 +51,8 @@ def test_a_folder_as_it_was_made_opens(boston: Path) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_a_line(boston: Path, file: str) -> None:
     (boston / file).unlink()
-    assert problem(boston).startswith(f"{file}: no such file or directory; ")
+    said = f"{boston}: no site's folder, " if file == "site.toml" else f"{file}: no such file or directory; "
+    assert problem(boston).startswith(said)
 
 
 @pytest.mark.parametrize("file", sorted(set(FILES) - {"site.toml"}))

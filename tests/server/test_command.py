@@ -96,6 +96,7 @@ def test_a_run_needs_a_server(server: Path, tmp_path: Path, capsys: pytest.Captu
     app.mkdir()
     (app / "pyproject.toml").write_text(GOOD)
     (app / "federation.toml").write_text('[federation]\nname = "heart"\ntask = "task.py:Heart"\n')
+    (app / "task.py").touch()
     assert main(["run", str(app), "--server", str(server)]) == 2
     line = f"error: {server}: no server runs on it; start one with hansa server up {server}\n"
     assert capsys.readouterr().err == line

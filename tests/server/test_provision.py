@@ -364,6 +364,6 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
     assert [line.partition(":")[0] for line in lines] == [
         *(f"{folder}/{name}" for name in ("consortium", "server", "sites/boston", "sites/lyon"))
     ]
-    assert read_startup(folder / "server", NOW).roster.consortium == "heart"
+    assert read_startup(folder / "server", datetime.now(UTC)).roster.consortium == "heart"
     assert main(["provision", str(folder), "--site", "lyon"]) == 2
     assert capsys.readouterr().err == "error: --site lyon: heart has lyon already\n"

@@ -171,7 +171,7 @@ def test_a_round_that_cannot_be_entered_whole_is_not_entered(store: Store) -> No
 
 
 def test_an_unknown_run_is_an_error_that_names_the_nearest(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there are no runs yet"):
+    with pytest.raises(UserError, match="there are none yet"):
         store.frame("heart-1")
     for run in ("heart-1", "bank-1"):
         begin(store, run)
@@ -184,7 +184,7 @@ def test_an_unknown_run_is_an_error_that_names_the_nearest(store: Store, tmp_pat
         lambda: store.end("hart-1", State.FAILED),
         lambda: store.export("hart-1", tmp_path),
     ):
-        with pytest.raises(UserError, match="no run 'hart-1'; the nearest are heart-1"):
+        with pytest.raises(UserError, match="no run hart-1; there are heart-1"):
             call()
 
 
