@@ -1,6 +1,7 @@
 """The server's end of the sessions of one run: mutually authenticated gRPC, and nothing of it beyond this file."""
 
 import queue
+import re
 import secrets
 import threading
 import time
@@ -36,6 +37,7 @@ OPTIONS = (
 )
 
 
+OFFSET = re.compile(r"[0-9]{1,18}")  # bytes; Python reads no number of thousands of digits
 UNGREETED = 3  # connections of one site that have not said Hello
 
 
@@ -415,7 +417,7 @@ class Links:
         plan, offset = said.get(rules.PLAN_KEY, ""), said.get(rules.OFFSET_KEY, "")
         upload = self._find(plan, site, context)
         try:
-            turn = upload.begin(int(offset) if offset.isdecimal() else -1)
+            turn = upload.begin(int(offset) if OFFSET.fullmatch(offset) else -1)
             for piece in pieces:
                 upload.take(turn, piece)
         except BadUpload as bad:

@@ -427,6 +427,19 @@ def test_bulk_calls_need_the_caller_s_own_session(stand: Stand, name: str) -> No
             assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize("offset", ["9" * 5000, "-1", "x", ""])
+def test_an_upload_from_no_byte_at_all_is_told_to_ask(stand: Stand, offset: str) -> None:
+    stand.links.expect("p1", 1, 0)
+    with stand.site("b"):
+        stand.until(Joined)
+        said = (rules.SESSION_KEY, stand.links._sites["b"].id), (rules.PLAN_KEY, "p1"), (rules.OFFSET_KEY, offset)
+        with stand.identity("b").channel(f"127.0.0.1:{stand.relay.port}") as channel:
+            call = channel.stream_unary(rules.method(rules.UPLOAD), None, Taken.FromString)
+            with pytest.raises(grpc.RpcError) as error:
+                call(iter([bytes(4)]), metadata=said)
+        assert error.value.code() == grpc.StatusCode.ABORTED
+
+
 def test_a_second_process_of_a_site_is_turned_away_while_the_first_lives(stand: Stand) -> None:
     with stand.site():
         stand.until(Joined)
