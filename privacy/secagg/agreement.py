@@ -1,6 +1,6 @@
 """What a site holds the server's terms against, and which keys count: checks before any secret is used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from hansa.errors import UserError
@@ -77,13 +77,13 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     return terms
 
 
-def check_advert(advert: Advert, others: Iterable[Advert], terms: Terms, roster: Roster, step: Step) -> None:
-    """Raises Refused, with the site, unless its keys are its own, of full order, and nobody else's."""
+def check_advert(advert: Advert, taken: Collection[bytes], terms: Terms, roster: Roster, step: Step) -> None:
+    """Raises Refused, with the site, unless its keys are its own, of full order, and none that is taken already."""
     site = terms.sites[advert.site]
-    member, taken = roster.member(site), {key for other in others for key in (other.channel, other.mask)}
+    member = roster.member(site)
     if member is None or not keys.is_signed(member.sign, advert.signature, advert.signed(terms.digest)):
         raise Refused(step, site, "keys that are not signed for these terms by its key in the roster")
-    if advert.channel == advert.mask or taken & {advert.channel, advert.mask}:
+    if advert.channel == advert.mask or advert.channel in taken or advert.mask in taken:
         raise Refused(step, site, "a key that is there twice")
     if not (keys.is_public(advert.channel) and keys.is_public(advert.mask)):
         raise Refused(step, site, "a key of small order")

@@ -41,20 +41,22 @@ class Coordinator:
         self._numbers = {site: number for number, site in enumerate(terms.sites)}
         self._open: Step | None = "advertise"
         self._adverts: dict[int, Advert] = {}
+        self._taken: set[bytes] = set()  # their keys
         self._shares: dict[int, Mapping[int, bytes]] = {}  # U2 are its keys
         self._added: set[int] = set()  # U3
         self._consents: dict[int, bytes] = {}
         self._seeds: dict[int, Mapping[int, bytes]] = {}  # shares, by who gave them and whose secret it is
         self._keys: dict[int, Mapping[int, bytes]] = {}
-        self._session = b""
+        self._session = self._transcript = b""
         self._words = np.zeros(terms.size, word(terms.bits))
         self._scalars = np.zeros(max(place.stop for place in terms.scalar_places.values()), "<u8")
 
     def advertise(self, site: str, data: bytes) -> None:
         """A site's keys."""
         number, message = self._read("advertise", site, Advert, data, self._adverts)
-        check_advert(message, self._adverts.values(), self.terms, self.roster, "advertise")
+        check_advert(message, self._taken, self.terms, self.roster, "advertise")
         self._adverts[number] = message
+        self._taken |= {message.channel, message.mask}
 
     def adverts(self) -> list[bytes]:
         """Closes the step. What each of the sites that sent keys gets."""
@@ -93,14 +95,14 @@ class Coordinator:
     def survivors(self) -> bytes:
         """Closes the step. What each of the sites whose uploads are in the sum gets."""
         self._close("mask", self._added, "sign")
+        self._transcript = keys.transcript(self._session, sorted(self._shares), sorted(self._added))
         return Survivors(self._session, tuple((number, b"") for number in sorted(self._added))).to_bytes()
 
     def sign(self, site: str, data: bytes) -> None:
         """A site's signature over the survivors."""
         number, message = self._read("sign", site, Consent, data, self._consents, self._added)
         member = self.roster.member(site)
-        transcript = keys.transcript(self._session, sorted(self._shares), sorted(self._added))
-        if member is None or not keys.is_signed(member.sign, message.signature, transcript):
+        if member is None or not keys.is_signed(member.sign, message.signature, self._transcript):
             raise Refused("sign", site, "it has not signed these survivors")
         self._consents[number] = data
 
@@ -143,7 +145,7 @@ class Coordinator:
 
     def _pairs(self, lost: int) -> Iterator[Mask]:
         """What takes the masks that a lost site has in common with the others off the sum."""
-        key = self._joined(self._keys, lost, lambda key: keys.public(key) == self._adverts[lost].mask)
+        key = keys.loaded(self._joined(self._keys, lost, lambda key: keys.public(key) == self._adverts[lost].mask))
         for number in sorted(self._added):
             pair = keys.exchange(key, self._adverts[number].mask)
             yield keys.pair_masks(pair, self._session, -1 if number > lost else 1)

@@ -21,6 +21,12 @@ ADVERT, CONSENT = b"hansa/secagg/advert/1\n", b"hansa/secagg/survivors/1\n"  # w
 COMMITMENT, SESSION = b"hansa/secagg/seed/1\n", b"hansa/secagg/session/1\n"
 SHARE, PAIR, SELF = b"hansa/secagg/share/1", b"hansa/secagg/pair/1", b"hansa/secagg/self/1"  # labels of HKDF
 SEALED = 66 + 16  # bytes: two shares and AES-GCM's tag
+FIELD = (1 << 255) - 19  # of X25519
+ORDER_8 = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+SMALL = frozenset(u.to_bytes(32, "little") for u in (0, 1, *ORDER_8, FIELD - 1))  # https://cr.yp.to/ecdh.html#validate
 
 
 def digest(label: bytes, *parts: bytes) -> bytes:
@@ -35,28 +41,26 @@ def derive(secret: bytes, session: bytes, label: bytes, size: int) -> bytes:
 
 def public(private: bytes) -> bytes:
     """The public half of an X25519 key."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return loaded(private).public_key().public_bytes_raw()
 
 
-def exchange(private: bytes, other: bytes) -> bytes:
+def loaded(private: bytes) -> X25519PrivateKey:
+    """An X25519 key, ready for many exchanges: to make it so takes as long as an exchange."""
+    return X25519PrivateKey.from_private_bytes(private)
+
+
+def exchange(private: X25519PrivateKey, other: bytes) -> bytes:
     """X25519 (RFC 7748).
 
     Raises:
         ValueError: the other key is one of the points of small order, with which anybody knows the outcome.
     """
-    key = X25519PrivateKey.from_private_bytes(private)
-    return key.exchange(X25519PublicKey.from_public_bytes(other))
+    return private.exchange(X25519PublicKey.from_public_bytes(other))
 
 
 def is_public(key: bytes) -> bool:
     """Whether an X25519 key is in its one encoding, and not of small order: those give zero with every private key."""
-    if int.from_bytes(key, "little") >= (1 << 255) - 19:
-        return False
-    try:
-        exchange(bytes(32), key)
-    except ValueError:
-        return False
-    return True
+    return int.from_bytes(key, "little") < FIELD and key not in SMALL
 
 
 def commitment(terms: bytes, number: int, seed: bytes) -> bytes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hansa.roster import Roster
 from privacy.secagg import keys, shamir
@@ -102,12 +103,12 @@ class Site:
             points, count = [number + 1 for number in others], self.terms.threshold
             seeds = shamir.split(held.seed, count, points, self._random)
             secrets = shamir.split(held.mask_key, count, points, self._random)
-            sealed = []
+            own, sealed = (keys.loaded(held.channel_key), keys.loaded(held.mask_key)), []
             for (number, advert), *shares in zip(others.items(), seeds, secrets, strict=True):
                 if number == self._me:
                     held.seeds[number], held.keys[number] = shares
                 else:
-                    sealed.append((number, self._sealed(advert, b"".join(shares))))
+                    sealed.append((number, self._sealed(own, advert, b"".join(shares))))
             held.channel_key = held.mask_key = b""
             return Shares(self._me, held.session, tuple(sealed)).to_bytes()
 
@@ -160,11 +161,11 @@ class Site:
         Which shares it gives follows from what was signed, so that both secrets of one site are never among them.
         """
         with self._step("unmask", "unmask"):
-            found = self._read_all("unmask", Consent, consents)
+            found, transcript = self._read_all("unmask", Consent, consents), self._transcript()
             for consent in found:
                 site = self.terms.sites[consent.site]
                 member = self.roster.member(site) if consent.site in self._held.survivors else None
-                if member is None or not keys.is_signed(member.sign, consent.signature, self._transcript()):
+                if member is None or not keys.is_signed(member.sign, consent.signature, transcript):
                     raise Refused("unmask", site, "it has not signed the same survivors")
             check_enough("unmask", [consent.site for consent in found], self.terms)
             self.past = replace(self.past, answered=self.terms.round)
@@ -215,22 +216,21 @@ class Site:
     def _checked(self, adverts: Sequence[Advert]) -> dict[int, Advert]:
         """Everybody's keys in order, if all are good."""
         found: dict[int, Advert] = {}
+        taken: set[bytes] = set()
         for advert in sorted(adverts, key=lambda advert: advert.site):
             if advert.site in found:
                 raise Refused("share", self.terms.sites[advert.site], "two sets of keys")
-            check_advert(advert, found.values(), self.terms, self.roster, "share")
+            check_advert(advert, taken, self.terms, self.roster, "share")
             found[advert.site] = advert
+            taken |= {advert.channel, advert.mask}
         if found.get(self._me) != self._held.advert:
             raise Refused("share", self.name, "its own keys are not as it sent them")
         check_enough("share", found, self.terms)
         return found
 
-    def _sealed(self, advert: Advert, shares: bytes) -> bytes:
+    def _sealed(self, own: tuple[X25519PrivateKey, X25519PrivateKey], advert: Advert, shares: bytes) -> bytes:
         """Two shares for another site, of which the keys for masks are made as well."""
-        channel, pair = (
-            keys.exchange(self._held.channel_key, advert.channel),
-            keys.exchange(self._held.mask_key, advert.mask),
-        )
+        channel, pair = keys.exchange(own[0], advert.channel), keys.exchange(own[1], advert.mask)
         self._held.channels[advert.site] = channel
         self._held.pairs[advert.site] = keys.pair_masks(pair, self._held.session, 1 if self._me > advert.site else -1)
         return keys.seal(channel, self._held.session, self._me, advert.site, shares)
