@@ -51,10 +51,10 @@ def take(dataset: Dataset, mask: Tensor) -> Dataset:
     return Subset(cast(Any, dataset), mask.nonzero().flatten().tolist())
 
 
-def take_rows(dataset: TensorDataset, mask: Tensor) -> Rows:
-    """The rows of tensors where `mask` [n] is true, with their groups."""
-    groups = _groups(dataset)
-    return Rows(*(t[mask] for t in dataset.tensors), groups=None if groups is None else groups[mask])
+def take_rows(dataset: TensorDataset, rows: Tensor) -> Rows:
+    """The rows of tensors where `rows` [n] is true, or of these numbers, with their groups."""
+    groups = groups_of(dataset)
+    return Rows(*(t[rows] for t in dataset.tensors), groups=None if groups is None else groups[rows])
 
 
 def valid_split(dataset: Dataset, fraction: float, seed: int, site: str) -> tuple[Dataset, Dataset]:
@@ -68,7 +68,7 @@ def valid_split(dataset: Dataset, fraction: float, seed: int, site: str) -> tupl
     """
     if not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise UserError(f"site {site!r}: valid_fraction = {fraction!r}; set it in the task to at least 0 and below 1")
-    chosen = choose(len(dataset), fraction, torch_generator(seed, site, "valid"), _groups(dataset))
+    chosen = choose(len(dataset), fraction, torch_generator(seed, site, "valid"), groups_of(dataset))
     return take(dataset, ~chosen), take(dataset, chosen)
 
 
@@ -78,7 +78,8 @@ def warn_of_one_class(labels: Tensor, whose: str) -> None:
         warnings.warn(f"{whose} are all of class {int(labels[0])}; their AUC is undefined", DataWarning, stacklevel=2)
 
 
-def _groups(dataset: Dataset) -> Tensor | None:
+def groups_of(dataset: Dataset) -> Tensor | None:
+    """What a data set's attribute `groups` holds, [n]: an integer a row, the same for the rows of one person."""
     groups = getattr(dataset, "groups", None)
     return None if groups is None else torch.as_tensor(groups)
 

@@ -13,6 +13,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
+from clients.split import take_rows
 from hansa.errors import UserError
 from hansa.tables import Table
 from hansa.task import Dataset, Source, is_whole
@@ -147,9 +148,9 @@ def divide(dataset: FederatedDataset, partition: Partition | None, seed: int) ->
 
 
 def subset(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
-    """Some rows of a data set; tensors stay tensors, so that batches are indexed at once."""
+    """Some rows of a data set; tensors stay tensors, so that batches are indexed at once, and keep their groups."""
     if is_whole(dataset):
-        return TensorDataset(*(tensor[torch.from_numpy(rows)] for tensor in dataset.tensors))
+        return take_rows(dataset, torch.from_numpy(rows))
     return Subset(dataset, rows.tolist())  # type: ignore[arg-type]  # a protocol for what Subset uses
 
 
