@@ -32,6 +32,9 @@ class Reason(StrEnum):
     SITES = "too_few_sites"
     CLIP = "clip_too_large"
     RING = "ring_too_small"
+    PRIVATE = "no_differential_privacy"
+    BUDGET = "budget_spent"
+    NOISE = "noise_of_server"
 
 
 # What leaves the site: fixed texts, so that nothing of the site's own can be in them.
@@ -47,6 +50,10 @@ LINES = {
     "site.toml)",
     Reason.CLIP: "[privacy] clip is larger than the site allows ([policy] max_clip in its site.toml)",
     Reason.RING: "[privacy] ring_bits is less than the site allows ([policy] min_ring_bits in its site.toml)",
+    Reason.PRIVATE: "the site lets out what was trained under differential privacy only ([budget] in its site.toml)",
+    Reason.BUDGET: "it would take more than the site's privacy budget ([budget] in its site.toml) has left",
+    Reason.NOISE: "only the server would add noise, and the site does not rely on that ([policy] trust_server_noise in "
+    "its site.toml)",
 }
 
 

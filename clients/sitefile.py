@@ -60,12 +60,26 @@ class PolicyTable(Table):
     allow_two_sites: bool = False  # take part where there are two: the other learns this site's update by subtraction
     max_clip: Annotated[float, Field(gt=0)] | None = None  # the most that [privacy] clip may be, for any part
     min_ring_bits: Literal[32, 24, 20, 16] = 16  # the least that [privacy] ring_bits may be
+    trust_server_noise: bool = True  # take part where only the server adds the noise that protects a site as a whole
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> Self:
         if self.allow_two_sites and self.min_sites > LEAST_SITES:
             raise ValueError(f"allow_two_sites = true and min_sites = {self.min_sites}; remove one of them")
         return self
+
+
+class BudgetTable(Table):
+    """[budget]: what may be learnt of this site's rows, by all runs together.
+
+    With it nothing leaves that was not trained under differential privacy. Without it what is spent is entered, and no
+    run refused for it.
+    """
+
+    epsilon: Annotated[float, Field(gt=0)]  # at most, of each unit of the data set
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    dataset: Annotated[Name, Field(description=A_NAME)] = "main"  # the rows' name: another one has a budget of its own
+    allow_repeats: bool = False  # take each row for a person of its own although an id says that some are one person's
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ class SiteFile:
     data: DataTable | None  # None: there are no rows but those that the app's own code finds
     training: SiteTrainingTable
     policy: PolicyTable
+    budget: BudgetTable | None  # None: no limit
     flower: FlowerTable
 
 
@@ -91,6 +106,7 @@ TABLES = {
     "data": DataTable,
     "training": SiteTrainingTable,
     "policy": PolicyTable,
+    "budget": BudgetTable,
     "flower": FlowerTable,
 }
 
@@ -102,4 +118,4 @@ def load_site_file(path: Path) -> SiteFile:
         UserError: a line a problem, in the order of the file.
     """
     tables = checked(Document(path), TABLES, needed={"site"})
-    return SiteFile(folder=path.parent, **{"data": None, **tables})
+    return SiteFile(folder=path.parent, **{"data": None, "budget": None, **tables})

@@ -51,6 +51,15 @@ allow_unprotected = false
 #allow_two_sites = false # true: if there are two sites only, the other one may learn this site's update by subtraction
 #max_clip = 1.0          # the most that [privacy] clip may be
 #min_ring_bits = 32      # the least that [privacy] ring_bits may be
+#trust_server_noise = true # false: no part in runs where only the server adds the noise of differential privacy
+
+# What may be learnt of this site's rows by all runs together, as differential privacy counts it. With this table nothing
+# leaves that was not trained under it; "hansa budget show" says what is spent.
+#[budget]
+#epsilon = 10.0
+#delta = 1e-5
+#dataset = "main"        # these rows' name: give another when they are others, not before
+#allow_repeats = false   # true: each row is taken for a person of its own although [data] split.by says otherwise
 
 [flower]
 telemetry = false        # true: Flower reports its use to its makers

@@ -104,7 +104,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[policy]\nallow_unprotcted = true",
         [
             "[policy] allow_unprotcted: no such key; did you mean allow_unprotected? "
-            "(keys: allow_unprotected, min_sites, allow_two_sites, max_clip, min_ring_bits)"
+            "(keys: allow_unprotected, min_sites, allow_two_sites, max_clip, min_ring_bits, "
+            "trust_server_noise)"
         ],
     ),
     # [flower]
