@@ -53,8 +53,8 @@ allow_unprotected = false
 #min_ring_bits = 32      # the least that [privacy] ring_bits may be
 #trust_server_noise = true # false: no part in runs where only the server adds the noise of differential privacy
 
-# What may be learnt of this site's rows by all runs together, as differential privacy counts it. With this table nothing
-# leaves that was not trained under it; "hansa budget show" says what is spent.
+# What may be learnt of this site's rows by all runs together, as differential privacy counts it. With this table
+# nothing leaves that was not trained under it; "hansa budget show" says what is spent.
 #[budget]
 #epsilon = 10.0
 #delta = 1e-5
