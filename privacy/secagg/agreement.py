@@ -1,6 +1,6 @@
 """What a site holds the server's terms against, and which keys count: checks before any secret is used."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hansa.errors import UserError
@@ -9,8 +9,12 @@ from hansa.roster import Roster
 from privacy.secagg import keys
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
+from privacy.secagg.keystream import Keystream
 from privacy.secagg.messages import Advert
 from privacy.secagg.terms import LEAST_SITES, Terms, roster_digest, threshold
+
+Claim = tuple[str, bytes, bytes]  # a site, its signature, what it is over
+UNSIGNED = "keys that are not signed for these terms by its key in the roster"
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,27 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     return terms
 
 
-def check_advert(advert: Advert, taken: Collection[bytes], terms: Terms, roster: Roster, step: Step) -> None:
-    """Raises Refused, with the site, unless its keys are its own, of full order, and none that is taken already."""
+def check_signed(claims: Sequence[Claim], roster: Roster, stream: Keystream, step: Step, reason: str) -> None:
+    """Raises Refused, with the site and a reason, unless all have signed what they are said to have.
+
+    A signature takes 0.1 ms to check, outside of Python's lock; so it is done in as many threads as masks are made in.
+    """
+    signers, good = {member.name: member.sign for member in roster.sites}, [False] * len(claims)
+
+    def work(first: int) -> None:
+        for at in range(first, len(claims), stream.threads):
+            site, signature, message = claims[at]
+            good[at] = site in signers and keys.is_signed(signers[site], signature, message)
+
+    stream.each(work)
+    for (site, _, _), fine in zip(claims, good, strict=True):
+        if not fine:
+            raise Refused(step, site, reason)
+
+
+def check_keys(advert: Advert, taken: Collection[bytes], terms: Terms, step: Step) -> None:
+    """Raises Refused, with the site, unless its keys are of full order, and none of them is taken already."""
     site = terms.sites[advert.site]
-    member = roster.member(site)
-    if member is None or not keys.is_signed(member.sign, advert.signature, advert.signed(terms.digest)):
-        raise Refused(step, site, "keys that are not signed for these terms by its key in the roster")
     if advert.channel == advert.mask or advert.channel in taken or advert.mask in taken:
         raise Refused(step, site, "a key that is there twice")
     if not (keys.is_public(advert.channel) and keys.is_public(advert.mask)):

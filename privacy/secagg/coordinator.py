@@ -13,7 +13,7 @@ import numpy as np
 
 from hansa.roster import Roster
 from privacy.secagg import keys, shamir
-from privacy.secagg.agreement import check_advert, check_enough
+from privacy.secagg.agreement import UNSIGNED, check_enough, check_keys
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
 from privacy.secagg.keystream import CHUNK, Keystream, Mask
@@ -54,7 +54,9 @@ class Coordinator:
     def advertise(self, site: str, data: bytes) -> None:
         """A site's keys."""
         number, message = self._read("advertise", site, Advert, data, self._adverts)
-        check_advert(message, self._taken, self.terms, self.roster, "advertise")
+        if not self._is_signed(site, message.signature, message.signed(self.terms.digest)):
+            raise Refused("advertise", site, UNSIGNED)
+        check_keys(message, self._taken, self.terms, "advertise")
         self._adverts[number] = message
         self._taken |= {message.channel, message.mask}
 
@@ -101,15 +103,14 @@ class Coordinator:
     def sign(self, site: str, data: bytes) -> None:
         """A site's signature over the survivors."""
         number, message = self._read("sign", site, Consent, data, self._consents, self._added)
-        member = self.roster.member(site)
-        if member is None or not keys.is_signed(member.sign, message.signature, self._transcript):
+        if not self._is_signed(site, message.signature, self._transcript):
             raise Refused("sign", site, "it has not signed these survivors")
         self._consents[number] = data
 
     def consents(self) -> list[bytes]:
-        """Closes the step. What each of the sites whose updates are in the sum gets."""
+        """Closes the step. What each of the sites whose updates are in the sum gets: as many as it asks for."""
         self._close("sign", self._consents, "unmask")
-        return [self._consents[number] for number in sorted(self._consents)]
+        return [self._consents[number] for number in sorted(self._consents)[: self.terms.threshold]]
 
     def unmask(self, site: str, data: bytes) -> None:
         """A site's shares of what takes the masks off."""
@@ -162,6 +163,10 @@ class Coordinator:
             if right(secret):
                 return secret
         raise Refused("unmask", None, f"a site has sent a wrong share of a secret of {self.terms.sites[number]}")
+
+    def _is_signed(self, site: str, signature: bytes, message: bytes) -> bool:
+        member = self.roster.member(site)
+        return member is not None and keys.is_signed(member.sign, signature, message)
 
     def _delivery(self, receiver: int) -> bytes:
         sealed = tuple((n, self._shares[n][receiver]) for n in sorted(self._shares) if n != receiver)

@@ -48,10 +48,10 @@ def at_zero(points: tuple[int, ...]) -> Mapping[int, int]:
 
 
 def _at(polynomial: Sequence[int], point: int) -> int:
-    value = 0
+    value = 0  # reduced at the end: a point has 10 bits at most, and a remainder takes longer than some bits more
     for coefficient in reversed(polynomial):
-        value = (value * point + coefficient) % PRIME
-    return value
+        value = value * point + coefficient
+    return value % PRIME
 
 
 def _element(random: Callable[[int], bytes]) -> int:

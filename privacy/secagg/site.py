@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hansa.roster import Roster
 from privacy.secagg import keys, shamir
-from privacy.secagg.agreement import Expected, Past, agreed, check_advert, check_enough
+from privacy.secagg.agreement import UNSIGNED, Expected, Past, agreed, check_enough, check_keys, check_signed
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
 from privacy.secagg.keystream import Keystream, Mask
@@ -30,6 +30,7 @@ from privacy.secagg.packing import pack
 from privacy.secagg.quantise import Update
 
 M = TypeVar("M", bound=Message)
+UNLIKE = "it has not signed the same survivors"
 
 
 @dataclass
@@ -162,11 +163,11 @@ class Site:
         """
         with self._step("unmask", "unmask"):
             found, transcript = self._read_all("unmask", Consent, consents), self._transcript()
+            signed = [(self.terms.sites[consent.site], consent.signature, transcript) for consent in found]
             for consent in found:
-                site = self.terms.sites[consent.site]
-                member = self.roster.member(site) if consent.site in self._held.survivors else None
-                if member is None or not keys.is_signed(member.sign, consent.signature, transcript):
-                    raise Refused("unmask", site, "it has not signed the same survivors")
+                if consent.site not in self._held.survivors:
+                    raise Refused("unmask", self.terms.sites[consent.site], UNLIKE)
+            check_signed(signed, self.roster, self._stream, "unmask", UNLIKE)
             check_enough("unmask", [consent.site for consent in found], self.terms)
             self.past = replace(self.past, answered=self.terms.round)
             seeds = tuple((number, self._held.seeds[number]) for number in self._held.survivors)
@@ -215,12 +216,14 @@ class Site:
 
     def _checked(self, adverts: Sequence[Advert]) -> dict[int, Advert]:
         """Everybody's keys in order, if all are good."""
+        signed = [(self.terms.sites[a.site], a.signature, a.signed(self.terms.digest)) for a in adverts]
+        check_signed(signed, self.roster, self._stream, "share", UNSIGNED)
         found: dict[int, Advert] = {}
         taken: set[bytes] = set()
         for advert in sorted(adverts, key=lambda advert: advert.site):
             if advert.site in found:
                 raise Refused("share", self.terms.sites[advert.site], "two sets of keys")
-            check_advert(advert, taken, self.terms, self.roster, "share")
+            check_keys(advert, taken, self.terms, "share")
             found[advert.site] = advert
             taken |= {advert.channel, advert.mask}
         if found.get(self._me) != self._held.advert:
