@@ -260,7 +260,7 @@ class SecureHalf:
         opening, terms = site.unmask(consents), site.terms
         self.ground.past.put(site.past)
         facts = {"round": terms.round, "purpose": terms.purpose, "attempt": hand.plan.attempt}
-        self.ground.note(self.ground.run, "opened", **facts, sites=len(consents), threshold=terms.threshold)
+        self.ground.note(self.ground.run, "opened", **facts, sites=len(site.summed), threshold=terms.threshold)
         return opening
 
     def _out(self, hand: _Hand, step: str, error: Exception) -> SiteFrame:

@@ -179,6 +179,11 @@ class Site:
         self._next, self._held = None, Held()
 
     @property
+    def summed(self) -> tuple[str, ...]:
+        """Whose updates are in the sum, by what it has signed."""
+        return tuple(self.terms.sites[number] for number in self._held.survivors)
+
+    @property
     def _shared(self) -> list[int]:
         return sorted(self._held.seeds)
 
