@@ -1,7 +1,5 @@
-"""A whole attempt: the sum is the plain sum, whoever drops out, and an upload says nothing."""
+"""A whole attempt: what its sum means, what lies do to it, and what it takes of memory."""
 
-import math
-import random
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -11,103 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from privacy.secagg import shamir
-from privacy.secagg.errors import Refused, Step
+from privacy.secagg.errors import Refused
 from privacy.secagg.keystream import Keystream
 from privacy.secagg.messages import Header, Opening
-from privacy.secagg.packing import packed, signed, unpack, word
+from privacy.secagg.packing import packed, signed, word
 from privacy.secagg.quantise import Update, quantise
-from privacy.secagg.rehearsal import STEPS, Rehearsal, founded
+from privacy.secagg.rehearsal import Rehearsal
 from privacy.secagg.ring import RINGS, Segment
-from privacy.secagg.terms import Scalars, Terms, roster_digest, threshold
-
-STREAM = Keystream()
-
-
-def rehearsal(
-    n: int = 4,
-    bits: int = 32,
-    parts: tuple[Segment, ...] = (Segment("delta", 37, "examples", 1.0, 20),),
-    t: int | None = None,
-    randbytes: Callable[[int], bytes] | None = None,
-    attempt: int = 1,
-) -> Rehearsal:
-    randbytes = randbytes or random.Random(n).randbytes
-    names = [f"site-{number}" for number in range(n)]
-    roster, keys = founded(names, random.Random(99).randbytes)
-    scalars = (Scalars("loss", 3),)
-    terms = Terms(
-        "run",
-        "train",
-        1,
-        1,
-        attempt,
-        roster_digest(roster, names),
-        tuple(names),
-        t or threshold(n),
-        bytes(32),
-        1000,
-        bits,
-        parts,
-        scalars,
-    )
-    return Rehearsal(terms, roster, keys, randbytes, STREAM)
-
-
-def raw_updates(terms: Terms, seed: int = 5) -> dict[str, Update]:
-    """Any numbers of the ring: the sum law asks for no bounds."""
-    rng = np.random.default_rng(seed)
-    size = 3 + len(terms.parts) + sum(scalar.size for scalar in terms.scalars)
-    updates = {}
-    for site in terms.sites:
-        words = rng.integers(0, 2**terms.bits, terms.size).astype(word(terms.bits))
-        scalars = rng.integers(0, 2**63, size).astype(np.uint64)
-        scalars[:5] = rng.integers(0, 2, 5)  # rows, weight, heavy and clipped must be possible
-        updates[site] = Update(terms.form, len(terms.sites), words, scalars)
-    return updates
-
-
-def counts(n: int) -> st.SearchStrategy[tuple[int, int]]:
-    return st.tuples(st.just(n), st.integers(threshold(n), n))
-
-
-@settings(max_examples=80)
-@given(
-    sizes=st.integers(3, 7).flatmap(counts),
-    bits=st.sampled_from(RINGS),
-    gone=st.dictionaries(st.integers(0, 6), st.sampled_from(STEPS), max_size=4),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_the_sum_is_the_plain_sum_in_the_ring(
-    sizes: tuple[int, int], bits: int, gone: dict[int, Step], seed: int
-) -> None:
-    """Over every pattern of sites that are gone from some step on, and for uploads of any numbers.
-
-    The reference is the sum of the numbers mod 2^bits and mod 2^64; too few sites in a step must say so in that step.
-    """
-    n, t = sizes
-    parts = (Segment("delta", 21, "examples", 1.0, 1), Segment("c", 5, "uniform", 1.0, 1))
-    one = rehearsal(n, bits, parts, t, random.Random(seed).randbytes)
-    names, updates = one.terms.sites, raw_updates(one.terms, seed)
-    leaves = {names[number]: step for number, step in gone.items() if number < n}
-    left = {step: [s for s in names if s not in leaves or STEPS.index(leaves[s]) > i] for i, step in enumerate(STEPS)}
-    short = next((step for step in STEPS if len(left[step]) < t), None)
-    if short:
-        with pytest.raises(Refused) as error:
-            one.run(updates, leaves)
-        missing = ", ".join(site for site in names if site not in left[short])
-        assert error.value.step == short
-        assert str(error.value).endswith(f"{len(left[short])} of {n} sites, and {t} are needed; missing: {missing}")
-        return
-    total = one.run(updates, leaves)
-    assert total.sites == tuple(left["mask"])
-    words, scalars = ([getattr(updates[site], kind).tolist() for site in left["mask"]] for kind in ("words", "scalars"))
-    assert [value % 2**bits for value in total.words.tolist()] == [
-        sum(column) % 2**bits for column in zip(*words, strict=True)
-    ]
-    assert total.scalars.tolist() == [sum(column) % 2**64 for column in zip(*scalars, strict=True)]
+from tests.privacy.secagg.attempts import LARGE, STREAM, raw_updates, rehearsal
 
 
 @settings(max_examples=25)
@@ -140,86 +51,6 @@ def test_the_mean_is_that_of_floats_within_the_rounding(rows: list[int], bits: i
     assert (total.rows, total.weight, total.heavy) == (whole, sum(weights), sum(rows[i] > 1000 for i in there))
     assert total.weight_error == pytest.approx(sum(weights) * 1000 / 255 / whole - 1)
     assert total.sums["loss"].tolist() == [whole, -3, 0]
-
-
-def words_of(one: Rehearsal, upload: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """The scalars and the bulk of an upload, still masked."""
-    start = Header.SIZE + 8 * one.terms.scalar_places["sum loss"].stop
-    bulk = unpack(memoryview(upload)[start:], one.terms.size, one.terms.bits)
-    assert len(upload) == start + packed(one.terms.size, one.terms.bits)
-    return np.frombuffer(upload[Header.SIZE : start], "<u8"), bulk
-
-
-def surprise(data: bytes) -> float:
-    """By how many standard deviations Pearson's chi-square of the 256 bytes is off its mean, 255 (variance 510)."""
-    observed = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
-    expected = len(data) / 256
-    return (float(((observed - expected) ** 2).sum() / expected) - 255) / math.sqrt(510)
-
-
-LARGE = (Segment("delta", 40_000, "examples", 1.0, 20),)
-
-
-@pytest.mark.parametrize("bits", RINGS)
-def test_an_upload_of_equal_numbers_looks_uniform(bits: int) -> None:
-    """The worst case for a mask of one number (seen elsewhere): differences of neighbours must look uniform, too."""
-    one = rehearsal(4, bits, LARGE)
-    equal = Update(one.terms.form, 4, np.full(40_000, 7, word(bits)), np.zeros(7, np.uint64))
-    one.run(dict.fromkeys(one.terms.sites, equal))
-    for upload in one.uploads.values():
-        _, bulk = words_of(one, upload)
-        data = upload[-packed(40_000, bits) :]
-        assert abs(surprise(data)) < 5
-        assert abs(surprise(np.diff(bulk).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :2].tobytes())) < 5
-
-
-def test_masks_do_not_depend_on_what_they_hide() -> None:
-    """With the same keys and another update, an upload differs by just the difference of the updates.
-
-    The upload is therefore x + m with an m of which x is no part; that m looks uniform is the test above.
-    """
-    runs = [rehearsal(4, 32, LARGE) for _ in range(2)]
-    updates = [raw_updates(one.terms, seed) for seed, one in enumerate(runs)]
-    for one, its in zip(runs, updates, strict=True):
-        one.run(its)
-    for site in runs[0].terms.sites:
-        (s0, b0), (s1, b1) = (words_of(one, one.uploads[site]) for one in runs)
-        assert np.array_equal(b1 - b0, updates[1][site].words - updates[0][site].words)
-        assert np.array_equal(s1 - s0, updates[1][site].scalars - updates[0][site].scalars)
-
-
-@pytest.mark.parametrize("changed", ["peer", "own"])
-def test_one_other_key_makes_an_upload_another_one_everywhere(changed: str) -> None:
-    """One peer draws another mask key, or the site another seed: the difference of the uploads looks uniform."""
-    runs = []
-    for salt in (b"", b"other"):
-        one = rehearsal(4, 32, LARGE)
-        who = one.terms.sites[1 if changed == "peer" else 0]
-        draw = random.Random(salt + who.encode()).randbytes
-        one.sites[who]._random = draw
-        one.run(raw_updates(one.terms))
-        runs.append(words_of(one, one.uploads[one.terms.sites[0]]))
-    assert abs(surprise((runs[1][1] - runs[0][1]).tobytes())) < 5
-    assert not np.any(runs[1][0] == runs[0][0])
-
-
-def test_masks_of_two_attempts_have_nothing_in_common() -> None:
-    """Seen elsewhere: masks foretold from another round. Here the very same randomness is drawn in both attempts."""
-    runs = [rehearsal(4, 32, LARGE, attempt=attempt) for attempt in (1, 2)]
-    for one in runs:
-        one.run(raw_updates(one.terms))
-    site = runs[0].terms.sites[0]
-    difference = words_of(runs[1], runs[1].uploads[site])[1] - words_of(runs[0], runs[0].uploads[site])[1]
-    assert abs(surprise(difference.tobytes())) < 5
-
-
-def test_less_than_all_masks_off_still_looks_uniform() -> None:
-    """The sum as the server has it before anybody opens it."""
-    one = rehearsal(4, 32, LARGE)
-    names = one.terms.sites
-    deliveries = one.share(names, one.advertise(names))
-    one.mask(names, deliveries, raw_updates(one.terms))
-    assert abs(surprise(one.coordinator._words.tobytes())) < 5
 
 
 def test_a_site_s_update_is_not_touched_and_may_be_masked_again() -> None:
