@@ -1,0 +1,309 @@
+"""Gradients of single units through a model of known layers: one forward and one backward pass over all rows.
+
+What each layer got, and the gradient at what it gave, are all that is needed. A dense layer's gradient for a row is the
+outer product of the two: the norm is the product of theirs, and a weighted sum over rows is one matrix product, so
+that nothing of the size [B, parameters] is made (Goodfellow 2015; Bu et al. 2022). Where a layer sees a row at many
+places, or a unit has many rows, gradients are made: norms by Gram matrices lose their digits when places cancel, and
+what has a norm that comes out too small is not clipped.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call, grad, vmap
+
+from clients.gradients import Loss, Made, Moving, Unfit, added, left, shared
+
+
+class Part(Protocol):
+    """What one use of a layer adds to one parameter's gradient."""
+
+    def squares(self) -> Tensor:
+        """[U] float64."""
+        ...
+
+    def weighted(self, scales: Tensor) -> Tensor:
+        """The sum over units, for scales [U] float64."""
+        ...
+
+    @property
+    def units(self) -> Tensor:
+        """[U, ...]."""
+        ...
+
+
+@dataclass
+class Use:
+    """A layer at work on a batch.
+
+    Args:
+        layer: which.
+        a: [B, ...], what it got.
+        version: of `a`, which must not be changed in place until the gradient is known.
+        edge: where the gradient at what it gave passes by, also if that is changed in place.
+        g: [B, ...], that gradient, each row's over the rows of its unit.
+        sizes: [U], rows of the units.
+    """
+
+    layer: Any
+    a: Tensor
+    version: int
+    edge: GradientEdge
+    g: Tensor = field(default_factory=lambda: torch.empty(0))
+    sizes: Sequence[int] = ()
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return sum(self.sizes)
+
+
+class Layers:
+    """All rows at once.
+
+    Raises:
+        Unfit: a trained parameter is in none of the layers that are known.
+    """
+
+    def __init__(self, model: nn.Module, moving: Moving, loss: Loss) -> None:
+        self.model, self.loss, self.moving, self.row_floats = model, loss, moving, 0
+        self.places = {id(p): number for number, p in enumerate(moving.values())}
+        layers = [m for m in model.modules() if any(id(p) in self.places for p in m.parameters(recurse=False))]
+        for layer in layers:
+            names = {name for name, p in layer.named_parameters(recurse=False) if id(p) in self.places}
+            if type(layer) not in RULES or not names <= {"weight", "bias"}:
+                raise Unfit(f"a {type(layer).__name__} with parameters of its own")
+        self.uses: list[Use] = []
+        self.watching = False
+        self.hooks = [layer.register_forward_hook(self._use) for layer in layers]
+
+    def squares(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """See UnitGradients."""
+        self._pass(batch, sizes)
+        parts: dict[int, list[Part]] = {number: [] for number in self.places.values()}
+        for use in self.uses:
+            for name, part in RULES[type(use.layer)](use):
+                number = self.places.get(id(getattr(use.layer, name)))
+                if number is not None:
+                    parts[number].append(part())
+        self.uses = []
+        self.parts = [_together(found) for found in parts.values()]
+        self.row_floats = sum(part.units.numel() for part in self.parts if isinstance(part, Made)) // len(sizes)
+        found = [part.squares() for part in self.parts if part is not None]
+        return torch.stack(found).sum(0)
+
+    def weighted(self, scales: Tensor) -> list[Tensor]:
+        """See UnitGradients."""
+        both = zip(self.parts, self.moving.values(), strict=True)
+        return [torch.zeros_like(p) if part is None else part.weighted(scales) for part, p in both]
+
+    def close(self) -> None:
+        """See UnitGradients."""
+        for hook in self.hooks:
+            hook.remove()
+
+    def _pass(self, batch: Any, sizes: Sequence[int]) -> None:
+        """Forward and backward; leaves the uses with their gradients."""
+        self.uses, rows, self.watching = [], sum(sizes), True
+        try:
+            loss = self.loss(self.model, batch) * rows
+        finally:
+            self.watching = False
+        if not self.uses:
+            raise Unfit("a model whose layers are not called")
+        grads = torch.autograd.grad(loss, [use.edge for use in self.uses], allow_unused=True)
+        reached = [(use, g) for use, g in zip(self.uses, grads, strict=True) if g is not None]
+        for use, g in reached:
+            if use.a._version != use.version or len(use.a) % rows or len(g) % rows:
+                raise Unfit(
+                    f"a {type(use.layer).__name__} whose input has no dimension of rows, or is changed in place"
+                )
+            use.g, use.sizes = shared(g, sizes), sizes
+        self.uses = [use for use, _ in reached]
+
+    def _use(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not (self.watching and torch.is_grad_enabled()):
+            return
+        if len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            raise Unfit(f"a {type(layer).__name__} that is called with other things than one tensor")
+        self.uses.append(Use(layer, args[0].detach(), args[0]._version, get_gradient_edge(output)))
+
+
+@dataclass
+class Outer:
+    """A dense layer's weights, where each unit is one row that is seen once.
+
+    Args:
+        g: [B, O]
+        a: [B, I]
+    """
+
+    g: Tensor
+    a: Tensor
+
+    def squares(self) -> Tensor:
+        """The norm of an outer product is the product of the norms."""
+        return Made(self.g).squares() * Made(self.a).squares()
+
+    def weighted(self, scales: Tensor) -> Tensor:
+        """[O, I], one product."""
+        g, a, scales = left(scales, self.g, self.a)
+        return (g * scales.to(g.dtype).unsqueeze(1)).T @ a
+
+    @property
+    def units(self) -> Tensor:
+        """[B, O, I]."""
+        return self.g.unsqueeze(2) * self.a.unsqueeze(1)
+
+
+@dataclass
+class Lookup:
+    """An embedding's rows, of which a unit sees few.
+
+    Args:
+        g: [B, T, D]
+        tokens: [B, T]
+        unit: [B], whose each row is
+        count: U
+        shape: of the weights, V and D
+    """
+
+    g: Tensor
+    tokens: Tensor
+    unit: Tensor
+    count: int
+    shape: torch.Size
+
+    def squares(self) -> Tensor:
+        """Gradients of a unit at one token add up before they are squared."""
+        seen, place = torch.unique(self._keys, return_inverse=True)
+        sums = self.g.new_zeros((len(seen), self.shape[1])).index_add_(0, place.flatten(), self.g.flatten(0, 1))
+        squares = self.g.new_zeros(self.count, dtype=torch.float64)
+        return squares.index_add_(0, seen // self.shape[0], Made(sums).squares())
+
+    def weighted(self, scales: Tensor) -> Tensor:
+        """[V, D]."""
+        g, tokens, scales = left(scales[self.unit], self.g, self.tokens)
+        g = g * scales.to(g.dtype).view(-1, 1, 1)
+        return g.new_zeros(self.shape).index_add_(0, tokens.flatten(), g.flatten(0, 1))
+
+    @property
+    def units(self) -> Tensor:
+        """[U, V, D]."""
+        dense = self.g.new_zeros((self.count * self.shape[0], self.shape[1]))
+        return dense.index_add_(0, self._keys.flatten(), self.g.flatten(0, 1)).view(self.count, *self.shape)
+
+    @property
+    def _keys(self) -> Tensor:
+        return self.unit.unsqueeze(1) * self.shape[0] + self.tokens
+
+
+Found = Iterator[tuple[str, Callable[[], Part]]]  # by the parameter's name
+
+
+def linear(use: Use) -> Found:
+    """torch.nn.Linear; rows may lie in the first dimension together with places, one row's places together."""
+    a, g = (one.reshape(use.rows, -1, one.shape[-1]) for one in (use.a, use.g))
+    if a.shape[1] == 1 and len(use.sizes) == use.rows:
+        yield "weight", lambda: Outer(g[:, 0], a[:, 0])
+    else:
+        yield "weight", lambda: Made(_products(g, a, use.sizes))
+    yield "bias", partial(_made, g.sum(1), use.sizes)
+
+
+def convolution(use: Use) -> Found:
+    """torch.nn.Conv2d: each output place sees a patch of the input, as a dense layer would."""
+    layer = use.layer
+    if layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str) or len(use.a) != use.rows:
+        yield from anything(use)
+        return
+    patches = F.unfold(use.a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # [B, I, T]
+    g = use.g.flatten(2)
+    yield "weight", lambda: Made(added(g @ patches.mT, use.sizes).view(-1, *layer.weight.shape))
+    yield "bias", partial(_made, g.sum(2), use.sizes)
+
+
+def embedding(use: Use) -> Found:
+    """torch.nn.Embedding."""
+    layer = use.layer
+    if layer.max_norm is not None or layer.scale_grad_by_freq:
+        raise Unfit("an Embedding with max_norm or scale_grad_by_freq")
+    tokens, g = use.a.reshape(use.rows, -1), use.g.reshape(use.rows, -1, use.g.shape[-1])
+    if layer.padding_idx is not None:
+        g = g.masked_fill((tokens == layer.padding_idx).unsqueeze(2), 0.0)
+    yield "weight", lambda: Lookup(g, tokens, _units(use), len(use.sizes), layer.weight.shape)
+
+
+def normalisation(use: Use) -> Found:
+    """torch.nn.GroupNorm and LayerNorm: the weight multiplies what is normalised within each row."""
+    layer = use.layer
+    if len(use.a) != use.rows:
+        raise Unfit(f"a {type(layer).__name__} whose input has other rows")
+    if isinstance(layer, nn.LayerNorm):
+        normal, shape = F.layer_norm(use.a, layer.normalized_shape, eps=layer.eps), (-1, *layer.normalized_shape)
+        over = 1
+    else:
+        normal, shape = F.group_norm(use.a, layer.num_groups, eps=layer.eps), (layer.num_channels, -1)
+        over = 2
+    for name, rows in (("weight", normal * use.g), ("bias", use.g)):
+        yield name, partial(_made, rows.reshape(use.rows, *shape).sum(over), use.sizes)
+
+
+def anything(use: Use) -> Found:
+    """A layer of torch's own that treats rows apart and draws nothing: it works again, row by row."""
+    layer = use.layer
+    if len(use.a) != use.rows:
+        raise Unfit(f"a {type(layer).__name__} whose input has other rows")
+
+    def along(parameters: dict[str, Tensor], a: Tensor, g: Tensor) -> Tensor:
+        return (functional_call(layer, parameters, (a.unsqueeze(0),)) * g.unsqueeze(0)).sum()  # type: ignore[no-any-return]
+
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    for name, rows in vmap(grad(along), (None, 0, 0))(parameters, use.a, use.g).items():
+        yield name, partial(_made, rows, use.sizes)
+
+
+RULES: dict[type[nn.Module], Callable[[Use], Found]] = {
+    nn.Linear: linear,
+    nn.Conv2d: convolution,
+    nn.Embedding: embedding,
+    nn.GroupNorm: normalisation,
+    nn.LayerNorm: normalisation,
+    **dict.fromkeys((nn.Conv1d, nn.Conv3d, nn.PReLU, nn.RMSNorm), anything),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), anything),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), anything),
+}
+
+
+def _together(parts: list[Part]) -> Part | None:
+    """One parameter's, which may be used more than once: then it is made, for norms do not add up."""
+    if len(parts) > 1:
+        total = parts[0].units.clone()
+        for part in parts[1:]:
+            total += part.units.view_as(total)
+        return Made(total)
+    return parts[0] if parts else None
+
+
+def _units(use: Use) -> Tensor:
+    counts = torch.tensor(use.sizes, device=use.a.device)
+    return torch.arange(len(counts), device=use.a.device).repeat_interleave(counts)
+
+
+def _made(rows: Tensor, sizes: Sequence[int]) -> Made:
+    return Made(added(rows, sizes))
+
+
+def _products(g: Tensor, a: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Outer products added up over rows and places of each unit, [B, T, O] and [B, T, I] -> [U, O, I]."""
+    if len(set(sizes)) == 1:
+        g, a = (one.reshape(len(sizes), -1, one.shape[-1]) for one in (g, a))
+        return g.mT @ a
+    both = zip(torch.split(g, list(sizes)), torch.split(a, list(sizes)), strict=True)
+    return torch.stack([one.flatten(0, 1).T @ other.flatten(0, 1) for one, other in both])

@@ -1,0 +1,191 @@
+"""What DP-SGD asks of a task before the first step: that each row stands alone, so that clipping bounds what it does.
+
+A few of the site's own rows are tried: rows that are exchanged must move neither what the model says of others nor its
+buffers, and the loss of rows together must be the mean of their losses. The parameters are shaken meanwhile: where an
+initial weight is zero, rows seem to be apart that are not.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+
+from clients.gradients import Loss, Moving, UnitGradients, Vectorised
+from clients.layers import Layers
+from clients.poisson import PoissonBatches
+from hansa.errors import UserError
+from hansa.seeds import seeded
+from hansa.task import Task, output_of
+
+PROBED = 5  # rows
+TRIES = 32  # seeds for a transform, which may mix rows only now and then
+NEAR = 1e-3  # relative: float32 in another order
+
+
+def check(task: Task, model: nn.Module, batches: PoissonBatches, loss: Loss) -> None:
+    """Refuses what mixes rows; the model is in training mode, and stays as it is.
+
+    Raises:
+        UserError: what does, and what to take in its place.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.training:
+            groups = math.gcd(8, layer.num_features)
+            mend = f"use torch.nn.GroupNorm({groups}, {layer.num_features})"
+            raise UserError(f"[dp]: the model has a {type(layer).__name__} ({name}), which mixes rows; {mend}")
+    rows = _spread(batches)
+    others = [rows[place - 1] if place % 2 else row for place, row in enumerate(rows)]
+    if len(rows) > 1:
+        _check_transform(task, batches, rows, others)
+        with _shaken(model):
+            _check_outputs(task, model, batches.batch(rows), batches.batch(others))
+    with _shaken(model), _evaluating(model), torch.no_grad():
+        _check_loss(model, batches, rows, loss)
+
+
+def choose(
+    model: nn.Module, moving: Moving, batches: PoissonBatches, loss: Loss
+) -> tuple[UnitGradients | None, tuple[str, ...]]:
+    """The fastest way to units' gradients that agrees with rows taken one by one, and why the faster were left.
+
+    None: rows must be taken one by one.
+    """
+    left: list[str] = []
+    rows = _spread(batches)
+    with _shaken(model), _evaluating(model):
+        single = [_gradient(model, moving, loss, batches.batch([row])) for row in rows]
+        for kind in (Layers, Vectorised):
+            method: UnitGradients | None = None
+            try:
+                method = kind(model, moving, loss)
+                if _agrees(method, batches.batch(rows), single):
+                    return method, tuple(left)
+                left.append(f"{kind.__name__}: not the gradients of single rows")
+            except Exception as error:  # whatever a model does to a way that it was not written for
+                left.append(f"{kind.__name__}: {str(error).partition(chr(10))[0] or type(error).__name__}")
+            if method is not None:
+                method.close()
+    return None, tuple(left)
+
+
+def _spread(batches: PoissonBatches) -> list[int]:
+    """Some rows from all over the data."""
+    places: list[int] = np.linspace(0, len(batches.dataset) - 1, PROBED).round().astype(int).tolist()
+    return sorted(set(places))
+
+
+def _check_transform(task: Task, batches: PoissonBatches, rows: list[int], others: list[int]) -> None:
+    if type(task).batch_transform is Task.batch_transform:
+        return
+    mend = "leave it out, or make it change each row by itself"
+    for seed in range(TRIES):
+        found = []
+        for chosen in (rows, others):
+            with seeded(seed, "transform"):
+                found.append(task.batch_transform(batches.batch(chosen)))
+        for one, other in zip(*map(tree_leaves, found), strict=True):
+            if isinstance(one, Tensor) and one.dim() and len(one) != len(rows):
+                raise UserError(f"[dp]: batch_transform makes {len(one)} rows of {len(rows)}; {mend}")
+            if isinstance(one, Tensor) and one.dim() and not torch.equal(one[::2], other[::2]):
+                raise UserError(f"[dp]: batch_transform mixes rows (as mixup does); {mend}")
+
+
+def _check_outputs(task: Task, model: nn.Module, batch: Any, other: Any) -> None:
+    """By one seed, so that dropout takes out the same."""
+    found, moved = [], []
+    for one in (batch, other):
+        with seeded(0, "outputs"), torch.no_grad(), _unmoved(model):
+            found.append([o for o in tree_leaves(output_of(task, model, one)[0]) if isinstance(o, Tensor) and o.dim()])
+            moved.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+    for name, buffer in moved[0].items():
+        if not torch.equal(buffer, moved[1][name]):
+            mend = "take a layer without, e.g. track_running_stats=False"
+            raise UserError(f"[dp]: the model's buffer {name!r} keeps something of the rows that it sees; {mend}")
+    for one, two in zip(*found, strict=True):
+        if one.shape == two.shape and not _near(one[::2], two[::2], 1e-2 * NEAR):
+            mend = "take a layer that treats each row by itself, e.g. torch.nn.GroupNorm"
+            raise UserError(f"[dp]: what the model says of a row depends on the other rows of its batch; {mend}")
+
+
+def _check_loss(model: nn.Module, batches: PoissonBatches, rows: list[int], loss: Loss) -> None:
+    together = float(loss(model, batches.batch(rows)))
+    try:
+        single = [float(loss(model, batches.batch([row]))) for row in rows]
+    except UserError:
+        raise
+    except Exception as error:
+        mend = "keep the dimension of rows, e.g. squeeze(1) in place of squeeze()"
+        raise UserError(f"[dp]: the task cannot take a row by itself ({str(error).splitlines()[0]}); {mend}") from error
+    mean = math.fsum(single) / len(single)
+    if math.isfinite(mean) and abs(together - mean) > NEAR * max(1e-3, math.fsum(map(abs, single)) / len(single)):
+        said = f"the loss of {len(rows)} rows is {together:.6g}, and the mean of their losses {mean:.6g}"
+        mend = (
+            "return the mean over rows; a loss that compares rows (Cox), or weights over the batch, cannot be clipped"
+        )
+        raise UserError(f"[dp]: {said}; {mend}")
+
+
+def _gradient(model: nn.Module, moving: Moving, loss: Loss, batch: Any) -> list[Tensor]:
+    grads = torch.autograd.grad(loss(model, batch), list(moving.values()), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(moving.values(), grads, strict=True)]
+
+
+def _agrees(method: UnitGradients, batch: Any, single: list[list[Tensor]]) -> bool:
+    """Norms, and a sum in which each row has a weight of its own."""
+    squares = method.squares(batch, [1] * len(single))
+    norms = torch.stack([torch.stack([g.double().square().sum() for g in row]).sum() for row in single]).sqrt()
+    scales = torch.linspace(1, 2, len(single), dtype=torch.float64, device=squares.device)
+    sums = [torch.tensordot(scales, torch.stack(grads).double(), 1) for grads in zip(*single, strict=True)]
+    grain = 1e-3 * NEAR * float(norms.max())  # where a gradient is zero but for rounding
+    found = [squares.sqrt(), *method.weighted(scales)]
+    return all(_near(one, other, NEAR, grain) for one, other in zip(found, [norms, *sums], strict=True))
+
+
+def _near(one: Tensor, other: Tensor, relative: float, absolute: float = 0.0) -> bool:
+    one, other = one.double(), other.double()
+    return not one.numel() or bool((one - other).abs().max() <= relative * float(other.abs().max()) + absolute)
+
+
+@contextmanager
+def _shaken(model: nn.Module) -> Iterator[None]:
+    """The parameters a little moved, and in place again afterwards."""
+    kept = [(p, p.detach().clone()) for p in model.parameters()]
+    with seeded(0, "shaken"), torch.no_grad(), _unmoved(model):
+        for p, was in kept:
+            p.add_(torch.randn(p.shape).to(p) * (0.02 + 0.1 * was.float().square().mean().sqrt().to(p)))
+        try:
+            with torch.enable_grad():
+                yield
+        finally:
+            for p, was in kept:
+                p.copy_(was)
+
+
+@contextmanager
+def _unmoved(model: nn.Module) -> Iterator[None]:
+    """Buffers as they were, afterwards."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, was in kept:
+                buffer.copy_(was)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout; each layer is in the mode that it was in afterwards."""
+    modes = [(layer, layer.training) for layer in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
