@@ -180,7 +180,10 @@ def _curve(sigma: float, rate: float) -> Divergences:
 
 def _renyi(releases: tuple[Release, ...]) -> Divergences:
     """Of all together."""
-    return np.sum(np.stack([count * _curve(sigma, rate) for sigma, rate, count in releases]), axis=0, dtype=np.float64)
+    total = np.zeros(len(rdp.DEFAULT_RDP_ORDERS))
+    for sigma, rate, count in releases:
+        total += count * _curve(sigma, rate)
+    return total
 
 
 def _at(divergences: Divergences, delta: float) -> float:
