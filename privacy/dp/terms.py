@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from hansa.errors import UserError
 from hansa.words import spoken
-from privacy.dp.accounting import noise_multiplier_for
 from privacy.dp.config import DpTable, Whole
 from privacy.dp.mechanism import DpSgd
 
@@ -78,6 +77,8 @@ def _noise(terms: DpTerms, rate: float, count: int) -> float:
     if terms.noise_multiplier is not None:
         return terms.noise_multiplier
     assert terms.epsilon is not None  # the table has one of both
+    from privacy.dp.accounting import noise_multiplier_for  # a second to import: not for those who need none
+
     return noise_multiplier_for(terms.epsilon, terms.delta, rate, count)
 
 
