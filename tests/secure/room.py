@@ -57,6 +57,8 @@ class Room:
     logs: dict[str, list[str]] = field(default_factory=dict)  # of the sites
     notes: list[tuple[Any, ...]] = field(default_factory=list)  # of the sites' audit files
     before: Callable[[str, str], None] = lambda site, step: None  # is told what a site is about to be asked
+    lie: Callable[[str, ServerFrame], None] = lambda site, frame: None  # may change what a site is asked,
+    twist: Callable[[str, SiteFrame], None] = lambda site, frame: None  # and what it says
 
     def __post_init__(self) -> None:
         self.roster, self.keys = founded(self.names, os.urandom)
@@ -110,12 +112,12 @@ class Room:
 
     def send(self, site: str, frame: ServerFrame, more: bytes = b"") -> bool:
         frame = ServerFrame.FromString(frame.SerializeToString() + more)
-        step = frame.secure.step if frame.HasField("secure") else "plan"
-        self.before(site, step)
+        self.before(site, frame.secure.step if frame.HasField("secure") else "plan")
+        self.lie(site, frame)
         if site in self.away:
             return False
         half = self.halves[site]
-        if step != "plan":
+        if frame.HasField("secure"):
             self.take(site, half.hear(frame.secure))
         else:
             said, work = half.begin(frame.plan, PARTS)
@@ -141,15 +143,16 @@ class Room:
 
     def take(self, site: str, frame: SiteFrame | None) -> None:
         """What a site says reaches the server."""
-        match frame.WhichOneof("frame") if frame is not None else None:
+        if frame is None:
+            return
+        frame = SiteFrame.FromString(frame.SerializeToString())
+        self.twist(site, frame)
+        match frame.WhichOneof("frame"):
             case "secure":
-                assert frame is not None
                 self.events.put(Said(site, frame.secure))
             case "refused":
-                assert frame is not None
                 self.events.put(Declined(site, frame.refused))
             case "result":
-                assert frame is not None
                 upload = self.folder / f"{site}.masked" if self.large else frame.result.upload.data
                 self.events.put(Answered(site, frame.result, upload))
 
