@@ -1,1 +1,1 @@
-"""Differential privacy: what was done (a mechanism and its event), what it cost (an accountant), what is left (a ledger)."""
+"""Differential privacy: mechanisms and their events, what these cost (accountants), what is left (ledgers)."""

@@ -29,8 +29,8 @@ class DpSgd:
     """Local steps of DP-SGD (Abadi et al. 2016, algorithm 1), as one plan orders them.
 
     Each step draws every unit with the chance `sample_rate`, scales its gradient down to L2 norm `clip`, adds the
-    gradients up, adds Gaussian noise of standard deviation noise_multiplier * clip to each coordinate, and divides by the
-    expected number of units.
+    gradients up, adds Gaussian noise of standard deviation noise_multiplier * clip to each coordinate, and divides by
+    the expected number of units.
 
     Args:
         unit: who is protected; "group": the rows of one id are clipped as one.
