@@ -1,12 +1,15 @@
 """[privacy]: whether the server learns sums only, and how an update becomes whole numbers for that."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field
 
 from hansa.tables import Table
 from privacy.secagg.terms import MOST_ROWS, threshold
+
+if TYPE_CHECKING:
+    from privacy.dp.config import DpTable
 
 FROM = 3  # sites from which "auto" is on: of two sites each learns the other's update by subtraction
 TUNE = "hansa tune clip APP"
@@ -32,6 +35,10 @@ class PrivacyTable(Table):
     def least(self, asked: int) -> int:
         """Answers of so many sites without which no sum is opened."""
         return max(self.threshold or 0, threshold(asked))
+
+    def under(self, dp: "DpTable | None") -> Self:
+        """This table in a run with [dp], where sites weigh public numbers, not their rows."""
+        return self if dp is None else self.model_copy(update={"max_weight": dp.most_weight})
 
     def bound(self, part: str) -> float | None:
         """Of a part's values; None where nothing is said."""

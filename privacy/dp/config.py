@@ -39,6 +39,11 @@ class DpTable(Table):
     ] = "uniform"  # of sites in the mean; public, whatever they have
     adaptive: AdaptiveTable | None = None
 
+    @property
+    def most_weight(self) -> int:
+        """The largest public weight of a site."""
+        return 1 if self.weights == "uniform" else max(self.weights.values())
+
     @model_validator(mode="after")
     def _one_promise(self) -> Self:
         if (self.epsilon is None) == (self.noise_multiplier is None):
