@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from hansa.tables import Table
 from privacy.secagg.terms import MOST_ROWS, threshold
@@ -20,7 +20,9 @@ Bound = Annotated[float, Field(ge=1e-30, le=1e30)]
 class PrivacyTable(Table):
     """[privacy]: secure aggregation."""
 
-    secure: Literal["auto"] | bool = Field(default="auto", description='"auto", true or false')  # auto: from FROM sites
+    secure: Literal["auto"] | StrictBool = Field(
+        default="auto", description='"auto", true or false'
+    )  # auto: from FROM sites
     ring_bits: Literal[32, 24, 20, 16] = 32  # of a value on the wire; fewer round more coarsely
     clip: Bound | Mapping[str, Bound] | None = Field(
         default=None, description="a bound above 0, or a table of bounds by part such as { delta = 0.5, control = 0.1 }"

@@ -97,3 +97,10 @@ def test_an_app_is_looked_at_before_it_is_shipped_and_its_task_is_not_loaded(tmp
     with pytest.raises(UserError, match="run hansa tune clip APP"):
         check_privacy(load(path), 3)
     check_privacy(load(path, ["privacy.clip=1.0", "privacy.max_weight=9"]), 3)
+
+
+@pytest.mark.parametrize("secure", [1, 0, 1.0, "true", None])
+def test_whether_sums_are_secret_is_said_in_so_many_words(secure: Any) -> None:
+    """A number that passes for true would pass for false as well."""
+    with pytest.raises(ValueError, match='must be "auto", true or false'):
+        PrivacyTable(secure=secure)
