@@ -12,6 +12,7 @@ from privacy.dp.sitewise import ROUNDED, Clipping
 
 FEW = 20  # sites: the noise that hides the bit of one drowns the share of all
 LEAST, MOST = 1e-30, 1e30  # of a clip
+BIT = "dp/bit"  # the name of their sum among those of the metrics
 HALF = 0.5  # the bound of a bit, as it is summed
 
 

@@ -15,6 +15,7 @@ from privacy.dp.config import DpTable, Whole
 from privacy.dp.mechanism import DpSgd
 
 MOST_STEPS = 1 << 40  # of a run, beyond which nobody trains
+HYPER = "dp"  # where they are among the hyper-parameters of a plan
 NAMES = {"record": "records", "group": "groups", "site": "sites"}
 
 
@@ -35,6 +36,15 @@ class DpTerms(DpTable):
         except ValidationError as error:
             lines = [(".".join(map(str, one["loc"])), spoken(one)) for one in error.errors(include_url=False)]
             raise UserError(*(f"the plan's [dp]{f' {key}' if key else ''}: {text}" for key, text in lines)) from None
+
+
+def terms_in(hyper: Mapping[str, Any]) -> DpTerms | None:
+    """The terms that ride in a plan's hyper-parameters; None: it is not under differential privacy.
+
+    Raises:
+        UserError: they are wrong.
+    """
+    return DpTerms.of(hyper[HYPER]) if HYPER in hyper else None
 
 
 def mechanism_of(terms: DpTerms, hyper: Mapping[str, Any], units: int) -> DpSgd:
@@ -62,6 +72,44 @@ def mechanism_of(terms: DpTerms, hyper: Mapping[str, Any], units: int) -> DpSgd:
     if steps * terms.rounds > MOST_STEPS:
         raise UserError(f"the plan: {steps:,} steps in each of {terms.rounds:,} rounds; train less")
     return DpSgd(terms.unit, units, rate, _noise(terms, rate, steps * terms.rounds), terms.clip, steps)
+
+
+def mechanism_for(terms: DpTerms, hyper: Mapping[str, Any], rows: int, groups: int | None) -> DpSgd:
+    """`mechanism_of` at a site with so many rows of so many groups.
+
+    Args:
+        terms: see `mechanism_of`.
+        hyper: see `mechanism_of`.
+        rows: of training.
+        groups: whose they are; None: no id says it.
+
+    Raises:
+        UserError: there are no ids where the terms need them, or ids that they pass over; see `mechanism_of`.
+    """
+    if terms.unit == "record" and groups is not None and groups < rows and not terms.acknowledge_repeats:
+        raise UserError(
+            f'[dp] unit = "record": {rows} training rows are of {groups} ids ([data] split.by), and who has several is '
+            'protected less; set unit = "group", or acknowledge_repeats = true'
+        )
+    if terms.unit == "group" and groups is None:
+        raise UserError(
+            f'[dp] unit = "group": nothing says whose a row is; set by = "{terms.group_column}" in [data] split, or '
+            "give the task's rows an attribute groups"
+        )
+    return mechanism_of(terms, hyper, rows if terms.unit == "record" else groups or 0)
+
+
+def weight_of(terms: DpTable, site: str) -> int:
+    """A site's public weight.
+
+    Raises:
+        UserError: the terms give it none.
+    """
+    if terms.weights == "uniform":
+        return 1
+    if site not in terms.weights:
+        raise UserError(f'[dp] weights: no number for site {site!r}; add one, or set weights = "uniform"')
+    return terms.weights[site]
 
 
 def site_noise(terms: DpTerms) -> float:
