@@ -18,6 +18,7 @@ from server.appcheck import check_app
 from server.fetch import There
 from server.fetch import fetch as fetch_from
 from server.launch import hints, new_run
+from server.securerules import check_privacy
 
 
 def start(app: Path, server: Path, *, name: str | None, detach: bool, console: Console) -> None:
@@ -36,6 +37,7 @@ def start(app: Path, server: Path, *, name: str | None, detach: bool, console: C
     """
     files, config = app_files(app), load(app / FEDERATION)
     check_app(files, app)
+    check_privacy(config, _sites(server))
     run = name or new_run(config.table("federation", FederationTable).name)
     _shown(server, console, run, "run", {"run": run, "files": packed(files), "detach": detach})
 
@@ -78,6 +80,11 @@ def _ask(
         say(console, line)
 
     open_person(server, datetime.now(UTC)).control.ask(verb, body, show)
+
+
+def _sites(server: Path) -> int:
+    """How many sites the consortium has."""
+    return int(open_person(server, datetime.now(UTC)).control.ask("status", {}, lambda line: None)["sites"])
 
 
 def _shown(server: Path, console: Console, run: str | None, verb: str, body: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from hansa.appfiles import app_digest, unpacked
 from hansa.console import say
 from hansa.errors import UserError
-from hansa.startup import SERVER_FILE
+from hansa.startup import SERVER_FILE, read_roster
 from hansa.tables import A_NAME, Name, Table
 from server import command
 from server.appcheck import check_app
@@ -94,10 +94,10 @@ def resume(ask: Ask) -> Mapping[str, Any]:
 
 
 def status(ask: Ask) -> Mapping[str, Any]:
-    """The server, its sites and its runs."""
+    """The server, its sites and its runs; how many sites there are."""
     ask.permit()
     command.status(ask.folder, console(ask))
-    return {}
+    return {"sites": len(read_roster(ask.folder).sites)}
 
 
 def stop(ask: Ask) -> Mapping[str, Any]:

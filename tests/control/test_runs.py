@@ -249,13 +249,8 @@ def test_ctrl_c_ends_the_report_and_says_that_the_run_goes_on(
             gone.append(True)
             raise
 
-    heart = here(run=runs)
+    heart = here(**{**VERBS, "run": runs})
     ann, script = person(heart, "ann", tmp_path), tmp_path / "ask.py"
-    (app / "task.py").write_text("import hansa\n\nclass Heart(hansa.Task):\n    pass\n")
-    (app / "federation.toml").write_text(
-        '[federation]\nname = "heart"\ntask = "task.py:Heart"\n[strategy]\nname = "fedavg"\n'
-        "[training]\nepochs = 1\nbatch_size = 8\nlr = 0.1\n[rounds]\nrounds = 1\n"
-    )
     script.write_text("import sys; from hansa.cli import main; sys.exit(main())")
     command = [sys.executable, str(script), "run", str(app), "--run", "r1", "--server", str(ann)]
     asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -268,6 +263,34 @@ def test_ctrl_c_ends_the_report_and_says_that_the_run_goes_on(
         "interrupted",
     ]
     assert asked.returncode == 130
+
+
+@pytest.mark.parametrize(("privacy", "lacks"), [("", "clip and max_weight are"), ("clip = 1.0", "max_weight is")])
+def test_what_secure_aggregation_needs_is_asked_for_before_the_app_is_sent(
+    here: Start, app: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], privacy: str, lacks: str
+) -> None:
+    """Of two sites nothing is needed: of itself it is on from three."""
+    sites, sent = 3, list[str]()
+
+    def status(ask: Ask) -> dict[str, Any]:
+        ask.permit()
+        return {"sites": sites}
+
+    def runs(ask: Ask) -> dict[str, Any]:
+        sent.append(ask.caller.name)
+        ask.permit("r1")
+        return {}
+
+    heart = here(run=runs, status=status)
+    with (app / "federation.toml").open("a") as file:
+        file.write(f"[privacy]\n{privacy}\n")
+    command = ["run", str(app), "--run", "r1", "--server", str(person(heart, "ann", tmp_path))]
+    assert main(command) == 2
+    assert f"[privacy] {lacks} not set" in capsys.readouterr().err
+    assert sent == []
+    sites = 2
+    assert main(command) == 0
+    assert sent == ["ann"]
 
 
 def test_a_cut_on_the_way_says_that_the_run_goes_on(here: Start, tmp_path: Path) -> None:
