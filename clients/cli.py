@@ -74,3 +74,49 @@ def site_doctor(
 
     if not examine(folder, typer.echo):
         raise typer.Exit(1)
+
+
+budget = typer.Typer(help="Differential privacy: what is spent, and what a plan would cost.", rich_markup_mode=None)
+
+
+@budget.command("show")
+def budget_show(
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
+) -> None:
+    """Show what is spent and left of each data set, by run, and the hash of each ledger's newest entry."""
+    from clients.budget import show
+
+    show(folder, typer.echo)
+
+
+@budget.command("verify")
+def budget_verify(
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
+) -> None:
+    """Check each ledger from its first entry to its newest. Exit code 1 if one was changed or damaged."""
+    from clients.budget import verify
+
+    if not verify(folder, typer.echo):
+        raise typer.Exit(1)
+
+
+@budget.command("plan")
+def budget_plan(
+    app: Annotated[
+        Path | None, typer.Argument(help="An app: what is not given below is taken from its federation.toml.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Of a site's training; groups, where they are the unit.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of the whole run: finds the noise for it.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Noise over clip: finds what it costs.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Well below 1 / rows.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows that a step draws on average.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of a round: each row is drawn so often on average.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of a round; this or --epochs.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Of the run. Without: how many --epsilon buys with --noise-multiplier.")
+    ] = None,
+) -> None:
+    """Tell the noise that an epsilon needs, the epsilon that a noise costs, or how many rounds both allow."""
+    from clients.budgetplan import Wish, plan
+
+    plan(app, Wish(rows, epsilon, noise_multiplier, delta, batch_size, epochs, steps, rounds), typer.echo)

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from functools import lru_cache
 from typing import Literal
 
@@ -55,6 +56,16 @@ class Cost:
     delta: float
     accountant: Literal["PLD", "RDP"]
     remark: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Epsilon to four digits, rounded up."""
+        return rounded_up(self.epsilon)
+
+
+def rounded_up(epsilon: float) -> str:
+    """An epsilon to four digits, as one reads it."""
+    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal_from_float(epsilon)):.4g}"
 
 
 def epsilon(events: Iterable[Event], delta: float) -> Cost:

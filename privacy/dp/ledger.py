@@ -17,6 +17,7 @@ from privacy.dp.accounting import Cost, epsilon
 from privacy.dp.chain import SUFFIX, Chain, Entries
 from privacy.dp.mechanism import Event, Unit
 
+FOLDER = "ledgers"  # in a site's folder
 LONGEST = 200  # bytes of a file's name
 
 
@@ -258,8 +259,8 @@ def _within(released: Event, reserved: Event) -> bool:
 
 
 def _refusal(account: Account, event: Event, cost: Cost) -> str:
-    spent, alone, limit = account.cost().epsilon, epsilon([event], account.limit.delta).epsilon, account.limit
+    spent, alone, limit = account.cost(), epsilon([event], account.limit.delta), account.limit
     return (
-        f"{account.subject}: epsilon {spent:.4g} is spent and {alone:.4g} asked for, {cost.epsilon:.4g} together, "
+        f"{account.subject}: epsilon {spent.shown} is spent and {alone.shown} asked for, {cost.shown} together, "
         f"above this site's limit of {limit.epsilon:g} at delta = {limit.delta:g}; nothing was released"
     )

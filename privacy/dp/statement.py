@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from privacy.dp.accounting import Cost
@@ -85,7 +86,7 @@ class Statement:
     def lines(self) -> list[str]:
         """For a report."""
         cost, method = self.cost, ACCOUNTANTS[self.cost.accountant]
-        spent = "no noise: nobody is protected" if cost.epsilon == float("inf") else f"epsilon = {cost.epsilon:.4g}"
+        spent = "no noise: nobody is protected" if cost.epsilon == inf else f"epsilon = {cost.shown}"
         return [
             f"protected: {self.who} (unit: {self.unit})",
             f"{spent}, delta = {cost.delta:g}",
@@ -99,7 +100,7 @@ class Statement:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; without noise, epsilon is null."""
-        finite = self.cost.epsilon < float("inf")
+        finite = self.cost.epsilon < inf
         return {
             "unit": self.unit,
             "protected": self.who,
