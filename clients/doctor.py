@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from clients.finding import Finding, mend, ok
+from clients.floors import look_at_policy
 from clients.sitefile import SiteFile, load_site_file
 from clients.sitefolder import check_joined, open_site_folder
 from clients.wayout import look_at_way
@@ -63,7 +64,7 @@ def _findings(folder: Path) -> Iterator[Finding]:
     yield _disk(folder)
     yield from _data(file)
     yield look_at_apps(file)
-    yield _policy(file)
+    yield from look_at_policy(file.policy)
 
 
 def look_at_keys(folder: Path, now: datetime) -> Iterator[Finding]:
@@ -131,12 +132,6 @@ def look_at_apps(file: SiteFile) -> Finding:
     if not file.apps.allowed:
         return mend("[apps]: none is allowed, so no run can be taken part in; add what `hansa digest APP` prints")
     return ok(f"[apps]: {len(file.apps.allowed)} allowed: {', '.join(f'{one[:15]}...' for one in file.apps.allowed)}")
-
-
-def _policy(file: SiteFile) -> Finding:
-    if file.policy.allow_unprotected:
-        return ok("[policy]: the server may see this site's own update where secure aggregation is off")
-    return ok("[policy]: no update leaves without secure aggregation; a run without it is refused")
 
 
 def _in_a_child(arguments: Sequence[str], what: str) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ def test_all_is_well(site: Path, heart: "Heart") -> None:
         "disk",
         "[data]",
         "[apps]",
-        "[policy]",
+        *["[policy]"] * 4,
     ]
     assert '5 rows, 2 feature columns, 1 values missing (missing = "mean"); 4 to train on, 1 to test' in said[9]
 
