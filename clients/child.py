@@ -43,6 +43,8 @@ class Ready:
     sums: tuple[
         tuple[str, tuple[int, ...]], ...
     ]  # names and shapes of the site's metric sums, if it was asked for them
+    rows: int  # of training, if the app wants differential privacy
+    groups: int | None  # whose they are; None: no id says it
 
 
 class Child:
@@ -75,7 +77,7 @@ class Child:
             raise
         parts = {name: Part(size, weight) for name, size, weight in answer["parts"]}
         found = tuple((name, tuple(shape)) for name, shape in answer["sums"])
-        self.ready = Ready(answer["layout"], answer["strategy"], parts, answer["counters"], found)
+        self.ready = Ready(**{**answer, "parts": parts, "sums": found})
 
     def work(self, plan: Plan, files: Mapping[str, Path], upload: Path) -> Result:
         """Does a plan; its upload, if it has one, is in the result, or if it is large in the file afterwards.

@@ -1,15 +1,20 @@
 """What a site does with a plan. Pure: no socket, no clock; deployed sites and the simulation call the same object."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from clients.batches import Batches, OwnStream
+from clients.dpsgd import Seen
 from clients.memory import MemoryStore
-from clients.split import valid_split
+from clients.private import drawn
+from clients.split import groups_of, valid_split
 from clients.trainer import Trainer
 from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
@@ -17,6 +22,7 @@ from hansa.records import Plan, Refusal, Reply, Vectors
 from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task, sized
 from hansa.workbench import Workbench
+from privacy.dp.terms import DpTerms, terms_in
 from strategies.base import Memory, Strategy
 
 PROBED = 4  # rows that tell which metrics there are
@@ -32,9 +38,16 @@ class SiteHalf:
     bench: Workbench
     memory: MemoryStore
     workers: int = 0  # processes that load rows
+    key: Callable[[Plan, str], bytes] = lambda plan, site: os.urandom(32)  # of coins and noise: never twice the same
+
+    def __post_init__(self) -> None:
+        self.seen: Seen | None = None  # what the last plan under differential privacy met
 
     def handle(self, plan: Plan) -> Reply | Refusal:
-        """Trains or evaluates as the plan says; a site without rows sits out."""
+        """Trains or evaluates as the plan says; a site without rows sits out.
+
+        The answer is all that the site knows: what of it may leave, `clients.private.released` says.
+        """
         memory = self.memory.load(plan.memory.get(self.site.name))
         return self._train(plan, memory) if plan.kind == "train" else self._evaluate(plan, memory)
 
@@ -49,6 +62,11 @@ class SiteHalf:
                 sums = evaluate(self.task, model, few, PROBED, self.bench.device)
                 found |= {f"{split}/{scope}{name}": tuple(one.shape) for name, one in sums.items() for scope in scopes}
         return found
+
+    def counted(self) -> dict[str, int | None]:
+        """Rows of training, and the groups whose they are, None where no id says whose a row is."""
+        groups = groups_of(self._rows[0])
+        return {"rows": len(self._rows[0]), "groups": None if groups is None else len(torch.unique(groups))}
 
     @property
     def validates(self) -> bool:
@@ -80,12 +98,22 @@ class SiteHalf:
         return Reply(self.site.name, run.examples, upload, run.counters, sums, version)
 
     def _fit(self, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:
+        if (terms := terms_in(plan.hyper)) is not None and terms.unit != "site":
+            return self._fit_private(terms, model, context, plan, train)
         if self._stream:  # it draws from the global generator as the task left it
             return self.strategy.local_update(model, self._stream.round(plan.hyper, self.bench.device), context)
         where = (plan.seed, plan.round, self.site.name)
         batches = Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
         with seeded(*where, "train"):
             return self.strategy.local_update(model, batches, context)
+
+    def _fit_private(self, terms: DpTerms, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:
+        if self._stream:
+            name = type(self.task).__name__
+            raise UserError(f"[dp]: task {name} has batches of its own, and rows must be drawn by chance; remove them")
+        one = drawn(terms, context, self.strategy, self.task, train, self.key(plan, self.site.name), self.workers)
+        self.seen = one.trainer.seen
+        return self.strategy.local_update(model, one.batches, one.trainer)
 
     def _trainer(self, plan: Plan, memory: Memory, rows: int) -> Trainer:
         sent, device = plan.broadcast, self.bench.device

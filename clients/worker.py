@@ -12,6 +12,7 @@ from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
 from clients.pipe import Pipe
+from clients.private import released
 from clients.report import SiteReport
 from clients.site import SiteHalf
 from clients.sitefile import load_site_file
@@ -65,6 +66,7 @@ class Worker:
         if isinstance(answer, Refusal):
             return Failure.SITS_OUT
         self.report.add(plan, answer)
+        answer = released(plan, answer, _say)
         parts = self.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
         result = to_result(answer, frame.id, plan.round)
         put_upload(answer, parts, result, upload)
@@ -74,13 +76,15 @@ class Worker:
         """What it has found, as `clients.child.Ready` has it. For metric sums a few rows go through the model."""
         shared = self.bench.shared
         parts = self.strategy.parts(shared.size, shared.n_parameters)
-        found = self._half(self.seed).shapes() if sums else {}
+        half = self._half(self.seed)
+        found = half.shapes() if sums else {}
         return {
             "layout": shared.digest,
             "strategy": self.strategy.digest,
             "parts": [[name, part.size, part.weight] for name, part in parts.items()],
             "counters": shared.n_counters,
             "sums": [[name, list(shape)] for name, shape in found.items()],
+            **(half.counted() if "dp" in self.config else {"rows": 0, "groups": None}),
         }
 
     def _half(self, seed: int) -> SiteHalf:
@@ -95,6 +99,10 @@ class Worker:
         """Where the site's rows are: only site.toml says it, federation.toml is another's."""
         table = self.file.data
         return None if table is None else open_source(table, self.folder, self.file.site.name, seed)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def main() -> None:

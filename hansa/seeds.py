@@ -22,7 +22,12 @@ def derive(seed: int, *purpose: str | int) -> int:
 
 def coins(seed: int, round: int, site: str) -> bytes:
     """32 bytes from which a simulated site's update of a round is rounded."""
-    return _digest(seed, round, site, "coins")
+    return key(seed, round, site, "coins")
+
+
+def key(seed: int, *purpose: str | int) -> bytes:
+    """32 bytes for one purpose of a simulation: where a deployed site asks its operating system."""
+    return _digest(seed, *purpose)
 
 
 def torch_generator(seed: int, *purpose: str | int) -> torch.Generator:

@@ -51,6 +51,7 @@ class Progress:
     since_best: int = 0  # committed rounds without a better model
     void_in_a_row: int = 0
     memory: Mapping[str, str] = field(default_factory=dict)  # site -> version of its memory
+    clip: float | None = None  # of the next round's updates, where site-level privacy adapts it
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""

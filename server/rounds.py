@@ -1,6 +1,6 @@
 """One round. It does not know whether the sites are simulated or deployed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,16 +14,24 @@ from strategies.base import Strategy
 
 
 def run_round(
-    state: ServerState, strategy: Strategy, plan: Plan, cohort: Cohort, sites: Sequence[str], rule: Rule
+    state: ServerState,
+    strategy: Strategy,
+    plan: Plan,
+    cohort: Cohort,
+    sites: Sequence[str],
+    rule: Rule,
+    noised: Callable[[Aggregate], Aggregate] = lambda aggregate: aggregate,
 ) -> tuple[ServerState, Aggregate]:
     """Asks the sites, adds up what they answer, and takes the strategy's step.
 
-    A round that does not count (`aggregate.void` says why) leaves the state as it was.
+    A round that does not count (`aggregate.void` says why) leaves the state as it was. `noised` comes before all that
+    looks at what was trained.
     """
     cohort.ask(plan, sites)
     aggregate = cohort.collect(rule)
     if plan.kind == "evaluate" or aggregate.void:
         return state, aggregate
+    aggregate = noised(aggregate)
     before, state = state, stepped(state, strategy, aggregate)
     if not finite(state.params):
         return before, replace(aggregate, void="the strategy's step made the model infinite")

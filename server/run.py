@@ -14,6 +14,7 @@ from server.cohort import Cohort, Rule, draw
 from server.config import RoundsTable, count
 from server.events import ALL, Event, Note, RoundCommitted, RoundEnded, RoundStarted, Scored, Values
 from server.rounds import run_round
+from server.sitelevel import SiteLevel
 from strategies.base import Strategy
 
 
@@ -40,6 +41,7 @@ class Run:
         checkpoints: where rounds are committed; best models live there too.
         tell: gets every event.
         score: of a state on the task's server data, if it has any.
+        site_level: the noise of site-level differential privacy, if the run has it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Run:
     checkpoints: Keeper
     tell: Callable[[Event], None]
     score: Callable[[ServerState], Values] | None = None
+    site_level: SiteLevel | None = None
 
     def go(self, state: ServerState, progress: Progress) -> Outcome:
         """Runs from a state to the end: the rounds that are left, the choice of the model, its test.
@@ -74,11 +77,11 @@ class Run:
     def _train(self, state: ServerState, progress: Progress) -> tuple[ServerState, Progress]:
         number = progress.round + 1
         asked = draw(self.cohort.sites, count(self.rounds.sites_per_round, len(self.cohort.sites)), self.seed, number)
-        after, aggregate = self._ask(state, progress, number, "train", "valid", asked)
+        after, aggregate, clip = self._ask(state, progress, number, "train", "valid", asked)
         progress = self._judge(state, progress, aggregate)
         void = progress.void_in_a_row + 1 if aggregate.void else 0
         memory = progress.memory if aggregate.void else {**progress.memory, **aggregate.memory}
-        progress = replace(progress, round=number, void_in_a_row=void, memory=memory)
+        progress = replace(progress, round=number, void_in_a_row=void, memory=memory, clip=clip)
         if self.score is not None:
             self.tell(Scored(number, "server", ALL, self.score(after)))
         self.checkpoints.save(after, progress)
@@ -95,18 +98,29 @@ class Run:
         kind: Literal["train", "evaluate"],
         split: Literal["valid", "test"],
         asked: Sequence[str],
-    ) -> tuple[ServerState, Aggregate]:
+    ) -> tuple[ServerState, Aggregate, float | None]:
+        """One plan, answered; with the clip of the rounds that follow, where it adapts."""
         hyper = {**self.hyper(number), **self.strategy.hyper(number)}
+        clip = progress.clip
+        if self.site_level is not None:
+            hyper |= self.site_level.hyper(clip)
+
+        def noised(aggregate: Aggregate) -> Aggregate:
+            nonlocal clip
+            if self.site_level is not None:
+                aggregate, clip = self.site_level.noised(plan, asked, aggregate)
+            return aggregate
+
         sent = self.strategy.broadcast(state)
         plan = Plan(self.name, self.seed, number, kind, split, sent, hyper, progress.memory)
         self.tell(RoundStarted(plan, tuple(asked)))
         quorum = count(self.rounds.quorum, len(asked)) if kind == "train" else 1
         began = time.monotonic()
-        state, aggregate = run_round(state, self.strategy, plan, self.cohort, asked, Rule(quorum))
+        state, aggregate = run_round(state, self.strategy, plan, self.cohort, asked, Rule(quorum), noised)
         seconds = time.monotonic() - began
         self._report(plan, aggregate)  # first: a round and all that it brought are entered at once
         self.tell(RoundEnded(plan, tuple(asked), aggregate, seconds))
-        return state, aggregate
+        return state, aggregate, clip
 
     def _report(self, plan: Plan, aggregate: Aggregate) -> None:
         if aggregate.void and plan.kind == "train":
@@ -147,5 +161,5 @@ class Run:
 
     def _judge_last(self, state: ServerState, progress: Progress) -> Progress:
         """Scores the last round's model, which no further round does."""
-        _, aggregate = self._ask(state, progress, progress.round + 1, "evaluate", "valid", self.cohort.sites)
+        _, aggregate, _ = self._ask(state, progress, progress.round + 1, "evaluate", "valid", self.cohort.sites)
         return progress if aggregate.void else self._judge(state, progress, aggregate)

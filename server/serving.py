@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -23,7 +23,7 @@ from hansa.device import using_threads
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.folders import made, write_folder
-from hansa.records import ServerState
+from hansa.records import Part, ServerState
 from hansa.routes import session_name
 from hansa.runfolder import APP, MODEL
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
@@ -33,6 +33,8 @@ from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Over, ServerFrame
 from hansa.workbench import Workbench
 from privacy.config import PrivacyTable
+from privacy.dp.config import DpTable
+from privacy.dp.terms import riding
 from privacy.secagg.keystream import fastest
 from server.checkpoint import Checkpoints, Progress, RunLock
 from server.config import RoundsTable, count
@@ -47,9 +49,10 @@ from server.revoked import Revoked
 from server.run import Outcome, Run
 from server.score import scorer
 from server.securecohort import Ground, SecureCohort
-from server.securerules import announced, secure_of
+from server.securerules import announced, asked_of, secure_of
 from server.serverfile import ServerFile, load_server_file
 from server.sessions import SESSION
+from server.sitelevel import SiteLevel
 from server.store import FILE, State, Store
 from server.transcript import Transcript
 from strategies.base import Strategy
@@ -125,8 +128,9 @@ class Serving:
         self.task: Task = load_class(head.task, self.config.folder, Task, "task")()
         self.strategy, self.seed, self.name = self.config.table("strategy", Strategy), head.seed, head.name
         self.rounds = self.config.table("rounds", RoundsTable)
+        self.dp: DpTable | None = self.config.get("dp")
         self.bench = Workbench(self.task, self.strategy.local, head.seed, torch.device("cpu"))
-        table = self.config.table("privacy", PrivacyTable)
+        table = self.config.table("privacy", PrivacyTable).under(self.dp)
         self.secure = secure_of(table, self.rounds, self.strategy, self.bench.shared, len(self.sites))
         self.secret = _secret(seat.home / "secret")
 
@@ -193,14 +197,25 @@ class Serving:
             for listener in listeners:
                 listener(event)
 
-        score, hyper = scorer(self.task, self.bench), self.config["training"].hyper
-        run = Run(self.seat.run, self.seed, self.rounds, hyper, strategy, cohort, checkpoints, tell, score)
+        score, noise = scorer(self.task, self.bench), self._noise(cohort.parts)
+        run = Run(self.seat.run, self.seed, self.rounds, self._hyper, strategy, cohort, checkpoints, tell, score, noise)
         with self._inviting(links):
             self._assemble(links)
             outcome = run.go(state, progress)
         self.store.export(self.seat.run, self.seat.home)
         self.bench.save(outcome.state.params, outcome.state.counters, self.seat.home / MODEL)
         return outcome
+
+    def _hyper(self, round: int) -> dict[str, Any]:
+        hyper: dict[str, Any] = self.config["training"].hyper(round)
+        return hyper | riding(self.dp, self.rounds.rounds)
+
+    def _noise(self, parts: Mapping[str, Part]) -> SiteLevel | None:
+        """Of site-level privacy, if the run has it."""
+        if self.dp is None or self.dp.unit != "site":
+            return None
+        asked = asked_of(self.rounds, len(self.sites))
+        return SiteLevel(self.dp, self.rounds.rounds, asked, len(self.sites), parts, self.secure)
 
     def _cohort(self, links: Links) -> LinkedCohort:
         layout, deadline = self.bench.shared, self.rounds.deadline

@@ -13,6 +13,7 @@ from hansa.tables import Device, Table
 from hansa.task import Task
 from hansa.words import spoken
 from privacy.config import PrivacyTable
+from privacy.dp.config import DpTable
 from server.config import RoundsTable
 from server.events import Listener
 from simulations.config import Stragglers
@@ -45,6 +46,7 @@ def simulate(
     training: TrainingTable | Mapping[str, Any] | None = None,
     rounds: RoundsTable | int = 10,
     privacy: PrivacyTable | Mapping[str, Any] | None = None,
+    dp: DpTable | Mapping[str, Any] | None = None,
     stragglers: Stragglers | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -65,6 +67,7 @@ def simulate(
         training: [training], as an object or as its keys.
         rounds: [rounds], or just the number of rounds.
         privacy: [privacy], as an object or as its keys.
+        dp: [dp], differential privacy, as an object or as its keys.
         stragglers: sites that get through a part of their local work only.
         seed: from which every draw is derived.
         device: "auto", "cpu", "cuda", "cuda:i" or "mps".
@@ -86,6 +89,9 @@ def simulate(
     table = rounds if isinstance(rounds, RoundsTable) else _checked(RoundsTable, {"rounds": _plain(rounds)}, "simulate")
     work = training if isinstance(training, TrainingTable) else _checked(TrainingTable, training or {}, "[training]")
     hidden = privacy if isinstance(privacy, PrivacyTable) else _checked(PrivacyTable, privacy or {}, "[privacy]")
+    guarded = dp if isinstance(dp, DpTable | None) else _checked(DpTable, dp, "[dp]")
+    if guarded is not None and (problems := list(guarded.check({"rounds": table, "training": work}))):
+        raise UserError(*problems)
     on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)}, "simulate")
     dealt, found = sources(task, _plain(sites), dataset, partition, on.seed)
     federation = Federation(
@@ -99,6 +105,7 @@ def simulate(
         on.device,
         on.threads,
         privacy=hidden,
+        dp=guarded,
     )
     if runs is None:
         return federation.try_out(listeners)

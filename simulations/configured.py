@@ -48,6 +48,7 @@ def federation_of(config: Config) -> Federation:
         config.text,
         head.name,
         config.table("privacy", PrivacyTable),
+        config.get("dp"),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from clients.private import released
 from clients.site import SiteHalf
 from hansa.layout import Layout
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
@@ -55,6 +56,7 @@ class LoopEngine:
         for answer in self.answers(plan, sites):
             if isinstance(answer, Reply):
                 self.report(plan, answer)
+                answer = released(plan, answer)
             collector.add(answer)
         return collector.aggregate(rule)
 

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from clients.config import TrainingTable
@@ -13,19 +14,23 @@ from clients.site import SiteHalf
 from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
 from hansa.metrics import Sums, values
-from hansa.records import Plan, Reply, ServerState
+from hansa.records import Part, Plan, Reply, ServerState
 from hansa.runfolder import MODEL
+from hansa.seeds import key
 from hansa.tables import A_NAME, is_name
 from hansa.task import Site, Source, Task
 from hansa.workbench import Workbench
 from privacy.config import PrivacyTable
+from privacy.dp.config import DpTable
+from privacy.dp.terms import riding
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
 from server.events import ALL, Event, Listener, Scored
 from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.score import scorer
-from server.securerules import secure_of
+from server.securerules import asked_of, secure_of
+from server.sitelevel import SiteLevel
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.engine import LoopEngine
@@ -49,6 +54,11 @@ class Federation:
     text: str = field(default="", repr=False)  # federation.toml, if there is one
     name: str = "simulation"
     privacy: PrivacyTable = field(default_factory=PrivacyTable)
+    dp: DpTable | None = None
+
+    def hyper(self, round: int) -> dict[str, Any]:
+        """The hyper-parameters of a round (from 1), as they go into its plan."""
+        return self.training.hyper(round) | riding(self.dp, self.rounds.rounds)
 
     def __post_init__(self) -> None:
         if ALL in self.sources:
@@ -105,15 +115,17 @@ class Federation:
             store.create(run, name=self.name, config=config, engine="loop", hardware=machine, **facts)
             return
         was, now = store.entry(run), {"config": config, "seed": self.seed, "threads": self.threads}
-        for key, value in {**now, "hardware": machine}.items():
-            if was[key] != value:
+        for fact, value in {**now, "hardware": machine}.items():
+            if was[fact] != value:
                 mend = "resume it with the same file and --set, or start a new run"
-                raise UserError(f"run {run!r}: {key} is not what it was when the run was started; {mend}")
+                raise UserError(f"run {run!r}: {fact} is not what it was when the run was started; {mend}")
         store.reopen(run, resumed_from)
 
     def _as_json(self) -> str:
         tables = {"strategy": self.strategy, "training": self.training, "rounds": self.rounds}
         tables["privacy"] = self.privacy
+        if self.dp is not None:
+            tables["dp"] = self.dp
         if self.stragglers is not None:
             tables["stragglers"] = self.stragglers
         kinds = {"task": type(self.task).__qualname__, "strategy_class": type(self.strategy).__qualname__}
@@ -135,7 +147,7 @@ class Simulation:
         self.test: dict[str, Sums] = {}
         self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
         self.secure = secure_of(
-            simulated(what.privacy), what.rounds, what.strategy, self.bench.shared, len(what.sources)
+            simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)
         )
         if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
             mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
@@ -148,9 +160,20 @@ class Simulation:
         engine = LoopEngine(self.halves, parts, layout, what.stragglers, self._site_report, self.secure)
         if start is None:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
-        score, hyper = scorer(what.task, self.bench), what.training.hyper
-        one = Run(run, what.seed, what.rounds, hyper, strategy, engine, keeper, self.tell, score)
+        score = scorer(what.task, self.bench)
+        one = Run(
+            run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self._noise(parts)
+        )
         return one.go(*start)
+
+    def _noise(self, parts: Mapping[str, Part]) -> SiteLevel | None:
+        what = self.what
+        if what.dp is None or what.dp.unit != "site":
+            return None
+        asked, seed = asked_of(what.rounds, len(self.halves)), what.seed
+        return SiteLevel(
+            what.dp, what.rounds.rounds, asked, len(self.halves), parts, self.secure, lambda r: key(seed, r, "dp")
+        )
 
     def tell(self, event: Event) -> None:
         """Gives an event to every listener."""
@@ -172,7 +195,10 @@ class Simulation:
             MemoryInRam() if self.folder is None else MemoryOnDisk(self.folder / "memory" / as_file(name)),
         )
         site = Site(name, what.seed, source)
-        return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.training.num_workers)
+        return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.training.num_workers, self._key)
+
+    def _key(self, plan: Plan, site: str) -> bytes:
+        return key(self.what.seed, plan.round, site, "dp")
 
     def _site_report(self, plan: Plan, reply: Reply) -> None:
         """A site's own numbers, which in deployment stay in the site's own report."""
