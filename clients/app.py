@@ -25,6 +25,7 @@ from clients.participant import Participant
 from clients.policy import Refused, admit, check_federation, check_protection, secured
 from clients.secure import SecureHalf, ground_of
 from clients.sitefolder import SiteFolder, open_site_folder
+from clients.spending import LEDGERS, Spending
 from hansa.errors import UserError
 from hansa.processes import only_one
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY, numbered
@@ -154,9 +155,11 @@ def _participant(
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     half = SecureHalf(ground_of(folder, run, audit.append, say))
+    spending = Spending(folder.path / LEDGERS, run, folder.file.budget, folder.file.policy, audit.append, say)
     unmasked = folder.file.policy.allow_unprotected and not secure
     try:
-        return Answer(Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked).take_part())
+        one = Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked, spending)
+        return Answer(one.take_part())
     except ChildFailed as failure:
         return Answer(str(failure), failure.code)
     except Turned as turned:

@@ -13,6 +13,7 @@ from clients.child import Child, ChildDied, ChildFailed, Ready
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
 from clients.secure import SecureHalf
+from clients.spending import Reserve, Spending
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Refused, Secure, SiteFrame
 from hansa.wire.rules import INLINE
@@ -38,6 +39,7 @@ class Participant:
         bounds: of each plan's numbers.
         secure: the site's half of secure aggregation.
         unmasked: whether plans may be answered without it.
+        spending: the site's privacy budget.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class Participant:
         bounds: BoundsTable,
         secure: SecureHalf,
         unmasked: bool,
+        spending: Spending,
     ) -> None:
         self.invite, self.start, self.identity, self.spool, self.say = invite, start, identity, spool, say
-        self.bounds, self.secure, self.unmasked = bounds, secure, unmasked
+        self.bounds, self.secure, self.unmasked, self.spending = bounds, secure, unmasked, spending
         self.deaths, self.busy = 0, False
         self.jobs: list[Future[None]] = []  # for the one thread that works
         self.plan: str | None = None  # in hand
@@ -171,13 +174,14 @@ class Participant:
             if not plan.terms and not self.unmasked:
                 raise policy.Refused(policy.Reason.UNPROTECTED, f"round {plan.round}: a plan without terms")
             policy.check_plan(self.bounds, plan.hyper, plan.round)
-            for _ in range(2):
-                try:
-                    return self._work(link, plan)
-                except ChildDied:
-                    if self.plan != plan.id:
-                        raise Dropped from None
-                    self.deaths += 1
+            with self.spending.reserved(plan, self.ready) as reserve:
+                for _ in range(2):
+                    try:
+                        return self._work(link, plan, reserve)
+                    except ChildDied:
+                        if self.plan != plan.id:
+                            raise Dropped from None
+                        self.deaths += 1
             code = Failure.DIED
         except PlanOver:
             self.say(f"round {plan.round}: it was over before this site had answered")
@@ -196,7 +200,7 @@ class Participant:
         self.say(f"round {plan.round}: {LINES[code]}")
         return SiteFrame(refused=Refused(plan=plan.id, code=code, line=LINES[code]))
 
-    def _work(self, link: Link, plan: Plan) -> SiteFrame | None:
+    def _work(self, link: Link, plan: Plan, reserve: Reserve) -> SiteFrame | None:
         upload = self.spool / "upload"
         upload.unlink(missing_ok=True)
         files = link.fetch(plan)
@@ -209,6 +213,7 @@ class Participant:
             result = self.child.work(plan, files, upload)
         finally:
             self.busy = False
+        reserve.left = True  # from here on it may
         if plan.terms:
             try:
                 self.secure.take(plan, result, self.ready.parts, upload)

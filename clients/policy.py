@@ -34,6 +34,8 @@ class Reason(StrEnum):
     RING = "ring_too_small"
     PRIVATE = "no_differential_privacy"
     BUDGET = "budget_spent"
+    LEDGER = "ledger_unusable"
+    UNITS = "rows_unfit"
     NOISE = "noise_of_server"
 
 
@@ -52,6 +54,8 @@ LINES = {
     Reason.RING: "[privacy] ring_bits is less than the site allows ([policy] min_ring_bits in its site.toml)",
     Reason.PRIVATE: "the site lets out what was trained under differential privacy only ([budget] in its site.toml)",
     Reason.BUDGET: "it would take more than the site's privacy budget ([budget] in its site.toml) has left",
+    Reason.LEDGER: "the site's ledger of what it released cannot be used; the site's log says why",
+    Reason.UNITS: "[dp] does not fit the site's rows; the site's log says why",
     Reason.NOISE: "only the server would add noise, and the site does not rely on that ([policy] trust_server_noise in "
     "its site.toml)",
 }

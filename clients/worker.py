@@ -29,6 +29,7 @@ from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Plan as PlanFrame
 from hansa.wire.link_pb2 import Result
 from hansa.workbench import Workbench
+from privacy.dp.adaptive import BIT
 from strategies.base import Strategy
 
 
@@ -76,15 +77,18 @@ class Worker:
         """What it has found, as `clients.child.Ready` has it. For metric sums a few rows go through the model."""
         shared = self.bench.shared
         parts = self.strategy.parts(shared.size, shared.n_parameters)
-        half = self._half(self.seed)
-        found = half.shapes() if sums else {}
+        half, dp = self._half(self.seed), self.config.get("dp")
+        if dp is not None:
+            found = {BIT: (2,)} if dp.adaptive is not None else {}
+        else:
+            found = half.shapes() if sums else {}
         return {
             "layout": shared.digest,
             "strategy": self.strategy.digest,
             "parts": [[name, part.size, part.weight] for name, part in parts.items()],
             "counters": shared.n_counters,
             "sums": [[name, list(shape)] for name, shape in found.items()],
-            **(half.counted() if "dp" in self.config else {"rows": 0, "groups": None}),
+            **(half.counted() if dp is not None else {"rows": 0, "groups": None}),
         }
 
     def _half(self, seed: int) -> SiteHalf:

@@ -13,6 +13,8 @@ from clients.child import Child, ChildDied
 from clients.failures import Failure
 from clients.link import Identity, Link
 from clients.participant import MAX_DEATHS, Dropped, Participant
+from clients.sitefile import PolicyTable
+from clients.spending import Spending
 from hansa.wire.link_pb2 import Plan, Result
 
 
@@ -54,8 +56,11 @@ class Site:
             return cast(Child, Process(lambda: ends(self), self.done))
 
         nobody: Any = None
-        self.one = Participant(nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True)
-        self.one.child = start()
+        spending = Spending(spool, "run", None, PolicyTable(), nobody, print)
+        self.one = Participant(
+            nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True, spending
+        )
+        self.one.child, self.one.ready = start(), nobody
 
     def frame(self, plan: str, link: Fetched | None = None) -> Any:
         self.one.plan = plan

@@ -20,6 +20,7 @@ from clients.participant import Participant
 from clients.policy import secured
 from clients.secure import SecureHalf, ground_of
 from clients.sitefolder import open_site_folder
+from clients.spending import LEDGERS, Spending
 from hansa.records import Part
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 from hansa.wire.link_pb2 import Plan, Result, Secure, SiteFrame
@@ -85,7 +86,9 @@ def main() -> None:
         return Child(app, home, run, home / "logs" / "training.log", secure)
 
     identity = Identity(home / CA, home / TLS_CERTIFICATE, home / TLS_KEY)
-    site = Participant(invite, start, identity, home / "spool" / run, ground.say, folder.file.bounds, half, False)
+    bounds, spool = folder.file.bounds, home / "spool" / run
+    spending = Spending(home / LEDGERS, run, folder.file.budget, folder.file.policy, ground.note, ground.say)
+    site = Participant(invite, start, identity, spool, ground.say, bounds, half, False, spending)
     print(site.take_part(), flush=True)
 
 

@@ -1,0 +1,116 @@
+"""What a plan takes of the site's privacy budget: reserved in the ledger before it is trained, and so before it leaves.
+
+Light: it lives in the process that holds the session. A release that the ledger does not allow is refused there.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.child import Ready
+from clients.policy import Reason, Refused
+from clients.sitefile import BudgetTable, PolicyTable
+from hansa.errors import UserError
+from hansa.wire.link_pb2 import Plan
+from privacy.dp.mechanism import Event
+from privacy.dp.terms import DpTerms, mechanism_for, site_noise, terms_in
+
+LEDGERS = "ledgers"  # the folder in a site's folder
+UNLIMITED = 1e9  # epsilon, where site.toml has no [budget]
+HONEST = "holds only if the server is honest: it adds the noise"
+
+
+@dataclass
+class Reserve:
+    """What was reserved for a plan; `left` is set before anything leaves that was made under it."""
+
+    left: bool = False
+
+
+class Spending:
+    """The budget's side of one run at a site.
+
+    Args:
+        ledgers: the folder of the site's ledgers.
+        run: its id.
+        budget: [budget], if there is one.
+        policy: [policy].
+        note: adds a line to the audit file.
+        say: writes a line to the site's log.
+    """
+
+    def __init__(
+        self,
+        ledgers: Path,
+        run: str,
+        budget: BudgetTable | None,
+        policy: PolicyTable,
+        note: Callable[..., None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.ledgers, self.run, self.budget, self.policy = ledgers, run, budget, policy
+        self.note, self.say = note, say
+
+    @contextmanager
+    def reserved(self, plan: Plan, ready: Ready) -> Iterator[Reserve]:
+        """What a plan may release is in the ledger while it is worked on, and stays there unless nothing left.
+
+        Args:
+            plan: as it came.
+            ready: what the training process has found: the number of rows.
+
+        Raises:
+            Refused: the plan is not private enough for this site, or the budget is spent.
+        """
+        event, terms = self._event(plan, ready)
+        if event is None or terms is None:
+            yield Reserve()
+            return
+        from privacy.dp.ledger import Ledger as Book
+        from privacy.dp.ledger import Limit, OverBudget, Subject  # brings the accountants, a second to import
+
+        table = self.budget or BudgetTable(epsilon=UNLIMITED, delta=terms.delta)
+        subject = Subject(table.dataset, terms.unit, terms.group_column if terms.unit == "group" else None)
+        try:
+            book = Book(self.ledgers, subject, Limit(table.epsilon, table.delta))
+            debit = book.reserve(self.run, plan.round, f"{plan.id} {secrets.token_hex(4)}", event)
+        except OverBudget as error:
+            self.note(self.run, "refused", round=plan.round, code=Reason.BUDGET, detail=str(error))
+            raise Refused(Reason.BUDGET, f"round {plan.round}: {error}") from error
+        except (UserError, OSError) as error:
+            raise Refused(Reason.LEDGER, f"round {plan.round}: {error}") from error
+        facts = {"noise": event.noise_multiplier, "rate": event.sample_rate, "count": event.count}
+        self.note(self.run, "reserved", round=plan.round, subject=str(subject), **facts)
+        reserve = Reserve()
+        try:
+            yield reserve
+        finally:
+            if not reserve.left:
+                book.settle(debit, None)
+
+    def _event(self, plan: Plan, ready: Ready) -> tuple[Event | None, DpTerms | None]:
+        """What a plan releases; None: nothing, or nothing that is accounted."""
+        try:
+            hyper: Any = json.loads(plan.hyper)
+            terms = terms_in(hyper)
+            if terms is None:
+                if self.budget is not None:
+                    raise Refused(Reason.PRIVATE, f"round {plan.round}: a plan without [dp], where there is a [budget]")
+                return None, None
+            if plan.kind != "train":
+                return None, terms  # no metric leaves
+            if terms.unit == "site":
+                if not self.policy.trust_server_noise:
+                    raise Refused(Reason.NOISE, f'round {plan.round}: [dp] unit = "site"; {HONEST}')
+                return Event(site_noise(terms), 1.0, 1), terms
+            if self.budget is not None and not self.budget.allow_repeats:
+                terms = terms.model_copy(update={"acknowledge_repeats": False})
+            return mechanism_for(terms, hyper, ready.rows, ready.groups).event, terms
+        except (ValueError, RecursionError, TypeError) as error:
+            raise Refused(Reason.FEDERATION, f"round {plan.round}: hyper-parameters that are no JSON object") from error
+        except UserError as error:
+            raise Refused(Reason.UNITS, f"round {plan.round}: {error}") from error
