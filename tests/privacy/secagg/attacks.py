@@ -19,6 +19,7 @@ from privacy.secagg.rehearsal import Rehearsal, founded
 from privacy.secagg.ring import Segment
 from privacy.secagg.site import Held, Site
 from privacy.secagg.terms import Scalars, Terms, roster_digest, threshold
+from tests.privacy.secagg.attempts import no_scalars
 
 NAMES = ("bergen", "danzig", "hamburg", "luebeck", "riga", "visby")
 ROSTER, KEYS = founded([*NAMES, "stralsund"], random.Random(1).randbytes)
@@ -49,7 +50,7 @@ def rehearsal(terms: Terms | None = None) -> Rehearsal:
 
 
 def update(terms: Terms) -> Update:
-    return Update(terms.form, len(terms.sites), np.arange(6, dtype="<u4"), np.array([1, 1, 0, 0, 7], "<u8"))
+    return Update(terms.form, len(terms.sites), np.arange(6, dtype="<u4"), no_scalars(terms))
 
 
 class Attempt:

@@ -39,16 +39,22 @@ def rehearsal(
 
 def raw_updates(terms: Terms, seed: int = 5) -> dict[str, Update]:
     """Any numbers of the ring: the sum law asks for no bounds. Rows, weights and counts must be possible."""
-    rng = np.random.default_rng(seed)
-    size = 3 + len(terms.parts) + sum(scalar.size for scalar in terms.scalars)
-    updates = {}
+    rng, updates = np.random.default_rng(seed), {}
     for site in terms.sites:
         words = rng.integers(0, 2**terms.bits, terms.size).astype(word(terms.bits))
-        scalars = rng.integers(0, 2**64, size, np.uint64)
-        scalars[:3] = rng.integers(0, 2, 3)
-        scalars[3 : 3 + len(terms.parts)] = [min(part.size, 1) for part in terms.parts]
+        scalars = no_scalars(terms)
+        for name, place in terms.scalar_places.items():
+            if name.startswith("sum "):
+                scalars[place] = rng.integers(0, 2**64, place.stop - place.start, np.uint64)
+            elif name in ("rows", "weight", "heavy"):
+                scalars[place] = rng.integers(0, 2)
         updates[site] = Update(terms.form, len(terms.sites), words, scalars)
     return updates
+
+
+def no_scalars(terms: Terms) -> NDArray[np.uint64]:
+    """Of a site without rows, and with zeros for its metrics."""
+    return np.zeros(max(place.stop for place in terms.scalar_places.values()), np.uint64)
 
 
 def words_of(one: Rehearsal, upload: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:

@@ -15,7 +15,7 @@ from privacy.secagg.packing import packed, word
 from privacy.secagg.quantise import Update
 from privacy.secagg.rehearsal import Rehearsal
 from privacy.secagg.ring import RINGS
-from tests.privacy.secagg.attempts import LARGE, raw_updates, rehearsal, words_of
+from tests.privacy.secagg.attempts import LARGE, no_scalars, raw_updates, rehearsal, words_of
 
 SIZE = LARGE[0].size
 
@@ -34,7 +34,8 @@ def correlation(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> float:
 
 def uploads(one: Rehearsal, updates: dict[str, Update] | None = None) -> list[NDArray[np.uint32]]:
     """The masked bulk of each site; by default all sites have the same update, of one number."""
-    equal = Update(one.terms.form, len(one.terms.sites), np.full(SIZE, 7, word(one.terms.bits)), np.zeros(7, "<u8"))
+    sevens = np.full(SIZE, 7, word(one.terms.bits))
+    equal = Update(one.terms.form, len(one.terms.sites), sevens, no_scalars(one.terms))
     one.run(updates or dict.fromkeys(one.terms.sites, equal))
     return [words_of(one, upload)[1] for upload in one.uploads.values()]
 
