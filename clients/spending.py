@@ -110,7 +110,7 @@ class Spending:
             if self.budget is not None and not self.budget.allow_repeats:
                 terms = terms.model_copy(update={"acknowledge_repeats": False})
             return mechanism_for(terms, hyper, ready.rows, ready.groups).event, terms
-        except (ValueError, RecursionError, TypeError) as error:
-            raise Refused(Reason.FEDERATION, f"round {plan.round}: hyper-parameters that are no JSON object") from error
         except UserError as error:
             raise Refused(Reason.UNITS, f"round {plan.round}: {error}") from error
+        except (ValueError, RecursionError, TypeError) as error:
+            raise Refused(Reason.FEDERATION, f"round {plan.round}: hyper-parameters that are no JSON object") from error

@@ -78,10 +78,11 @@ class Worker:
         shared = self.bench.shared
         parts = self.strategy.parts(shared.size, shared.n_parameters)
         half, dp = self._half(self.seed), self.config.get("dp")
-        if dp is not None:
-            found = {BIT: (2,)} if dp.adaptive is not None else {}
-        else:
-            found = half.shapes() if sums else {}
+        found: dict[str, tuple[int, ...]] = {}
+        if dp is None and sums:
+            found = half.shapes()
+        elif dp is not None and dp.adaptive is not None:
+            found[BIT] = (2,)
         return {
             "layout": shared.digest,
             "strategy": self.strategy.digest,

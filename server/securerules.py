@@ -43,7 +43,12 @@ def secure_of(
 def check_privacy(config: Config, sites: int) -> None:
     """Raises UserError if an app cannot be run under secure aggregation, where it would be; loads no task."""
     rounds = config.table("rounds", RoundsTable)
-    secure_of(config.table("privacy", PrivacyTable), rounds, config["strategy"], None, sites)
+    secure_of(privacy_of(config), rounds, config["strategy"], None, sites)
+
+
+def privacy_of(config: Config) -> PrivacyTable:
+    """[privacy], as it is beside the file's [dp]."""
+    return config.table("privacy", PrivacyTable).under(config.get("dp"))
 
 
 def announced(table: PrivacyTable, rounds: RoundsTable, sites: int) -> str:

@@ -25,14 +25,13 @@ from hansa.files import write_atomically
 from hansa.folders import made, write_folder
 from hansa.records import Part, ServerState
 from hansa.routes import session_name
-from hansa.runfolder import APP, MODEL
+from hansa.runfolder import APP, MODEL, PRIVACY
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
 from hansa.tables import FederationTable
 from hansa.task import Task
 from hansa.taskfile import load_class
 from hansa.wire.link_pb2 import Over, ServerFrame
 from hansa.workbench import Workbench
-from privacy.config import PrivacyTable
 from privacy.dp.config import DpTable
 from privacy.dp.terms import riding
 from privacy.secagg.keystream import fastest
@@ -44,12 +43,13 @@ from server.hello import Terms, token
 from server.launch import announce
 from server.link import Identity, Links
 from server.nodes import in_words
+from server.promise import promised
 from server.recorder import Recorder, ending
 from server.revoked import Revoked
 from server.run import Outcome, Run
 from server.score import scorer
 from server.securecohort import Ground, SecureCohort
-from server.securerules import announced, asked_of, secure_of
+from server.securerules import announced, asked_of, privacy_of, secure_of
 from server.serverfile import ServerFile, load_server_file
 from server.sessions import SESSION
 from server.sitelevel import SiteLevel
@@ -130,8 +130,7 @@ class Serving:
         self.rounds = self.config.table("rounds", RoundsTable)
         self.dp: DpTable | None = self.config.get("dp")
         self.bench = Workbench(self.task, self.strategy.local, head.seed, torch.device("cpu"))
-        table = self.config.table("privacy", PrivacyTable).under(self.dp)
-        self.secure = secure_of(table, self.rounds, self.strategy, self.bench.shared, len(self.sites))
+        self.secure = secure_of(privacy_of(self.config), self.rounds, self.strategy, self.bench.shared, len(self.sites))
         self.secret = _secret(seat.home / "secret")
 
     def serve(self) -> None:
@@ -198,6 +197,7 @@ class Serving:
                 listener(event)
 
         score, noise = scorer(self.task, self.bench), self._noise(cohort.parts)
+        self._promise(noise)
         run = Run(self.seat.run, self.seed, self.rounds, self._hyper, strategy, cohort, checkpoints, tell, score, noise)
         with self._inviting(links):
             self._assemble(links)
@@ -217,10 +217,18 @@ class Serving:
         asked = asked_of(self.rounds, len(self.sites))
         return SiteLevel(self.dp, self.rounds.rounds, asked, len(self.sites), parts, self.secure)
 
+    def _promise(self, level: SiteLevel | None) -> None:
+        """Says what differential privacy promises."""
+        if self.dp is not None:
+            lines, said = promised(self.dp, self.rounds.rounds, level)
+            write_atomically(self.seat.home / PRIVACY, json.dumps(said, indent=2).encode())
+            for line in lines:
+                self._note(line)
+
     def _cohort(self, links: Links) -> LinkedCohort:
         layout, deadline = self.bench.shared, self.rounds.deadline
         secure = self.secure
-        self._note(announced(self.config.table("privacy", PrivacyTable), self.rounds, len(self.sites)))
+        self._note(announced(privacy_of(self.config), self.rounds, len(self.sites)))
         if secure is None:
             parts = self.strategy.parts(layout.size, layout.n_parameters)
             return LinkedCohort(links, self.sites, parts, layout, deadline, say=self._note)

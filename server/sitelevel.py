@@ -20,6 +20,8 @@ from privacy.secagg.quantise import weight_level
 from privacy.secagg.ring import WEIGHT_LEVELS
 from privacy.secure import Secure
 
+HONEST = "the noise is added by the server: all this holds only if the server is honest"
+
 
 @dataclass(frozen=True)
 class SiteLevel:
@@ -62,6 +64,11 @@ class SiteLevel:
         """Noise multiplier of the updates in a round."""
         total = site_noise(DpTerms.of(self.table.hyper(self.rounds)))
         return total if self.table.adaptive is None else self._adaptive(total).update_multiplier
+
+    @property
+    def draws(self) -> bool:
+        """Whether the server asks only some of the sites."""
+        return self.sites < self.federation
 
     @property
     def event(self) -> Event:

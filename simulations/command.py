@@ -1,5 +1,6 @@
 """What `hansa simulate` does."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from server.launch import new_run
 from server.store import FILE, Store
 from simulations.config import SimulationTable
 from simulations.configured import federation_of
-from simulations.federation import Federation
+from simulations.federation import Federation, Simulation
 from simulations.history import History
+from simulations.privacy import told
 from simulations.progress import ProgressBar
 from simulations.report import as_rich, comparison
 
@@ -60,6 +62,8 @@ def run_shown(federation: Federation, runs: Path, run: str, *, resume: bool = Fa
 
 def show(history: History, federation: Federation, console: Console) -> None:
     """The test metrics of a run, by site and together."""
+    for line in told(history.privacy):
+        say(console, line)
     names = dict.fromkeys(name for sums in history.test.values() for name in sums if name != "loss")
     if not names:
         say(console, "no test rows: the model was not tested")
@@ -75,6 +79,9 @@ def check(federation: Federation, console: Console) -> None:
         site = Site(name, federation.seed, source)
         train, test = sized(federation.task.train_data(site), "train_data"), federation.task.test_data(site)
         say(console, f"{name}: {len(train)} training rows, {len(test) if test is not None else 0} test rows")
+    with tempfile.TemporaryDirectory() as scratch:
+        for line in told(Simulation(federation, Path(scratch), []).promised):
+            say(console, line)
     say(console, f"ok: {federation.rounds.rounds} rounds, {len(federation.sources)} sites; nothing was trained")
 
 

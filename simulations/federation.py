@@ -13,15 +13,17 @@ from clients.memory import MemoryInRam, MemoryOnDisk
 from clients.site import SiteHalf
 from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
+from hansa.files import write_atomically
 from hansa.metrics import Sums, values
-from hansa.records import Part, Plan, Reply, ServerState
-from hansa.runfolder import MODEL
+from hansa.records import Plan, Reply, ServerState
+from hansa.runfolder import MODEL, PRIVACY
 from hansa.seeds import key
 from hansa.tables import A_NAME, is_name
 from hansa.task import Site, Source, Task
 from hansa.workbench import Workbench
 from privacy.config import PrivacyTable
 from privacy.dp.config import DpTable
+from privacy.dp.statement import Statement
 from privacy.dp.terms import riding
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
 from server.config import RoundsTable
@@ -35,6 +37,7 @@ from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.engine import LoopEngine
 from simulations.history import History
+from simulations.privacy import check_stragglers, statements
 from strategies.base import Strategy
 
 
@@ -61,6 +64,7 @@ class Federation:
         return self.training.hyper(round) | riding(self.dp, self.rounds.rounds)
 
     def __post_init__(self) -> None:
+        check_stragglers(self.dp, self.stragglers)
         if ALL in self.sources:
             raise UserError(
                 f'[simulation] sites: a site cannot be called "{ALL}", which stands for all of them; rename it'
@@ -149,6 +153,9 @@ class Simulation:
         self.secure = secure_of(
             simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)
         )
+        self.parts = what.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
+        self.level = self._level()
+        self.promised = self._statements()
         if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
             mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
             raise UserError(f"[rounds]: no validation rows to choose the model by; {mend}")
@@ -156,24 +163,29 @@ class Simulation:
     def go(self, run: str, keeper: Keeper, start: tuple[ServerState, Progress] | None) -> Outcome:
         """Runs from a checkpoint, or from the task's initial model."""
         layout, strategy, what = self.bench.shared, self.what.strategy, self.what
-        parts = strategy.parts(layout.size, layout.n_parameters)
-        engine = LoopEngine(self.halves, parts, layout, what.stragglers, self._site_report, self.secure)
+        engine = LoopEngine(self.halves, self.parts, layout, what.stragglers, self._site_report, self.secure)
         if start is None:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
         score = scorer(what.task, self.bench)
-        one = Run(
-            run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self._noise(parts)
-        )
+        one = Run(run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self.level)
         return one.go(*start)
 
-    def _noise(self, parts: Mapping[str, Part]) -> SiteLevel | None:
+    def _level(self) -> SiteLevel | None:
         what = self.what
         if what.dp is None or what.dp.unit != "site":
             return None
         asked, seed = asked_of(what.rounds, len(self.halves)), what.seed
         return SiteLevel(
-            what.dp, what.rounds.rounds, asked, len(self.halves), parts, self.secure, lambda r: key(seed, r, "dp")
+            what.dp, what.rounds.rounds, asked, len(self.halves), self.parts, self.secure, lambda r: key(seed, r, "dp")
         )
+
+    def _statements(self) -> dict[str, Statement]:
+        """What differential privacy promises, and whether it can: before anything is trained."""
+        what = self.what
+        if what.dp is None:
+            return {}
+        counted = {} if self.level is not None else {name: half.counted() for name, half in self.halves.items()}
+        return statements(what.dp, what.training, what.rounds.rounds, counted, self.level)
 
     def tell(self, event: Event) -> None:
         """Gives an event to every listener."""
@@ -183,8 +195,11 @@ class Simulation:
     def history(self, run: str, outcome: Outcome, store: Store) -> History:
         """The results; the run's folder gets the chosen model and all metrics."""
         frame = store.frame(run)
-        history = History(run, outcome.state, outcome.round, outcome.early, self.bench, self.test, frame)
+        history = History(run, outcome.state, outcome.round, outcome.early, self.bench, self.test, frame, self.promised)
         if self.folder is not None:
+            if self.promised:
+                said = {site: one.to_dict() for site, one in self.promised.items()}
+                write_atomically(self.folder / PRIVACY, json.dumps(said, indent=2).encode())
             store.export(run, self.folder)
             self.bench.save(outcome.state.params, outcome.state.counters, self.folder / MODEL)
         return history

@@ -1,5 +1,6 @@
 """What a simulation leaves: the chosen model and all that was measured."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -8,6 +9,7 @@ from torch import nn
 from hansa.metrics import Sums
 from hansa.records import ServerState
 from hansa.workbench import Workbench
+from privacy.dp.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class History:
     bench: Workbench = field(repr=False)
     test: dict[str, Sums] = field(repr=False)  # site -> metric sums on its test rows
     table: pd.DataFrame = field(repr=False)
+    privacy: Mapping[str, Statement] = field(default_factory=dict, repr=False)  # by site, or of "all"; under [dp] only
 
     def frame(self) -> pd.DataFrame:
         """All metrics: columns round, split, scope ("all" or a site), name, value.
