@@ -38,6 +38,11 @@ class DpTerms(DpTable):
             raise UserError(*(f"the plan's [dp]{f' {key}' if key else ''}: {text}" for key, text in lines)) from None
 
 
+def riding(dp: DpTable | None, rounds: int) -> dict[str, Any]:
+    """What [dp] adds to the hyper-parameters of each plan of a run of so many rounds."""
+    return {} if dp is None else {HYPER: dp.hyper(rounds)}
+
+
 def terms_in(hyper: Mapping[str, Any]) -> DpTerms | None:
     """The terms that ride in a plan's hyper-parameters; None: it is not under differential privacy.
 
