@@ -210,7 +210,7 @@ class Participant:
         try:
             if self.plan != plan.id:
                 raise Dropped  # another came while this one's vectors did
-            result = self.child.work(plan, files, upload)
+            result = self.child.work(reserve.plan, files, upload)
         finally:
             self.busy = False
         reserve.left = True  # from here on it may

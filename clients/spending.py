@@ -17,7 +17,7 @@ from clients.sitefile import BudgetTable, PolicyTable
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan
 from privacy.dp.mechanism import Event
-from privacy.dp.terms import DpTerms, mechanism_for, site_noise, terms_in
+from privacy.dp.terms import HYPER, DpTerms, mechanism_for, site_noise, terms_in
 
 LEDGERS = "ledgers"  # the folder in a site's folder
 UNLIMITED = 1e9  # epsilon, where site.toml has no [budget]
@@ -26,8 +26,14 @@ HONEST = "holds only if the server is honest: it adds the noise"
 
 @dataclass
 class Reserve:
-    """What was reserved for a plan; `left` is set before anything leaves that was made under it."""
+    """What was reserved for a plan.
 
+    Args:
+        plan: as the training process gets it: with the noise that was reserved for, in place of what it is solved from.
+        left: set before anything leaves that was made under it.
+    """
+
+    plan: Plan
     left: bool = False
 
 
@@ -68,7 +74,7 @@ class Spending:
         """
         event, terms = self._event(plan, ready)
         if event is None or terms is None:
-            yield Reserve()
+            yield Reserve(plan)
             return
         from privacy.dp.ledger import Ledger as Book
         from privacy.dp.ledger import Limit, OverBudget, Subject  # brings the accountants, a second to import
@@ -85,7 +91,7 @@ class Spending:
             raise Refused(Reason.LEDGER, f"round {plan.round}: {error}") from error
         facts = {"noise": event.noise_multiplier, "rate": event.sample_rate, "count": event.count}
         self.note(self.run, "reserved", round=plan.round, subject=str(subject), **facts)
-        reserve = Reserve()
+        reserve = Reserve(_with_noise(plan, event.noise_multiplier))
         try:
             yield reserve
         finally:
@@ -103,7 +109,7 @@ class Spending:
                 return None, None
             if plan.kind != "train":
                 return None, terms  # no metric leaves
-            if terms.unit == "site":
+            if terms.unit == "site":  # the training process only clips
                 if not self.policy.trust_server_noise:
                     raise Refused(Reason.NOISE, f'round {plan.round}: [dp] unit = "site"; {HONEST}')
                 return Event(site_noise(terms), 1.0, 1), terms
@@ -114,3 +120,13 @@ class Spending:
             raise Refused(Reason.UNITS, f"round {plan.round}: {error}") from error
         except (ValueError, RecursionError, TypeError) as error:
             raise Refused(Reason.FEDERATION, f"round {plan.round}: hyper-parameters that are no JSON object") from error
+
+
+def _with_noise(plan: Plan, noise_multiplier: float) -> Plan:
+    given = Plan()
+    given.CopyFrom(plan)
+    hyper = json.loads(plan.hyper)
+    hyper[HYPER].pop("epsilon", None)
+    hyper[HYPER]["noise_multiplier"] = noise_multiplier
+    given.hyper = json.dumps(hyper)
+    return given

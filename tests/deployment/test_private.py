@@ -38,7 +38,7 @@ def private(federation: "Federation", name: str, limits: dict[str, float]) -> "P
 
 
 def account(federation: "Federation", site: str, dataset: str) -> Account:
-    (found,) = (a for a in accounts(federation.site(site) / "ledgers") if a.subject.dataset == dataset)
+    (found,) = (a for a in accounts(federation.consortium.site(site) / "ledgers") if a.subject.dataset == dataset)
     return found
 
 
