@@ -58,9 +58,7 @@ class Statement:
             return "none: every site counts as asked in every round" + (
                 ", since the server draws who is asked, and knows it" if self.drawn else ""
             )
-        return (
-            "a secret coin of the site draws each unit for each step (Poisson sampling); no batch is cut or filled up"
-        )
+        return "a secret coin of the site draws each unit for each step (Poisson sampling); no batch is cut or padded"
 
     @property
     def uncovered(self) -> list[str]:
