@@ -51,7 +51,7 @@ class DpTrainer(Trainer):
 
     mechanism: DpSgd
     stream: Stream
-    chunk_bytes: int = 1 << 28
+    chunk_bytes: int = 1 << 26
     seen: Seen = field(default_factory=Seen)
 
     def fit(

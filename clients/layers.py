@@ -7,6 +7,7 @@ places, or a unit has many rows, gradients are made: norms by Gram matrices lose
 what has a norm that comes out too small is not clipped.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,9 +93,10 @@ class Layers:
                 number = self.places.get(id(getattr(use.layer, name)))
                 if number is not None:
                     parts[number].append(part())
-        self.uses = []
         self.parts = [_together(found) for found in parts.values()]
-        self.row_floats = sum(part.units.numel() for part in self.parts if isinstance(part, Made)) // len(sizes)
+        made = sum(part.units.numel() for part in self.parts if isinstance(part, Made))
+        self.row_floats = (made + sum(use.a.numel() + use.g.numel() for use in self.uses)) // sum(sizes)
+        self.uses = []
         found = [part.squares() for part in self.parts if part is not None]
         return torch.stack(found).sum(0)
 
@@ -204,6 +206,7 @@ class Lookup:
         return self.unit.unsqueeze(1) * self.shape[0] + self.tokens
 
 
+CACHED = 1 << 20  # floats of a convolution's patches at a time
 Found = Iterator[tuple[str, Callable[[], Part]]]  # by the parameter's name
 
 
@@ -223,10 +226,25 @@ def convolution(use: Use) -> Found:
     if layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str) or len(use.a) != use.rows:
         yield from anything(use)
         return
-    patches = F.unfold(use.a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # [B, I, T]
-    g = use.g.flatten(2)
-    yield "weight", lambda: Made(added(g @ patches.mT, use.sizes).view(-1, *layer.weight.shape))
-    yield "bias", partial(_made, g.sum(2), use.sizes)
+    yield "weight", lambda: _made(_filters(use).view(use.rows, *layer.weight.shape), use.sizes)
+    yield "bias", lambda: _made(use.g.sum((2, 3)), use.sizes)
+
+
+def _filters(use: Use) -> Tensor:
+    """[B, O, I], I = channels and offsets of a patch; some rows at a time, so that patches stay in the cache."""
+    layer, (high, wide) = use.layer, use.g.shape[2:]
+    (top, left), (down, right), (over, across) = layer.padding, layer.stride, layer.dilation
+    a = F.pad(use.a, (left, left, top, top)).contiguous()
+    row, channel, line, _ = a.stride()
+    size = (use.a.shape[1], *layer.kernel_size, high, wide)
+    stride = (row, channel, line * over, across, line * down, right)
+    found = use.g.new_empty((use.rows, layer.out_channels, math.prod(size[:3])))
+    some = max(1, CACHED // math.prod(size))
+    for start in range(0, use.rows, some):
+        part, g = a[start : start + some], use.g[start : start + some].flatten(2)
+        seen = part.as_strided((len(part), *size), stride, part.storage_offset())
+        torch.bmm(g, seen.reshape(len(part), math.prod(size[:3]), high * wide).mT, out=found[start : start + some])
+    return found
 
 
 def embedding(use: Use) -> Found:
