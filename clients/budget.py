@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from clients.spending import LEDGERS, UNLIMITED
 from hansa.errors import UserError
 from hansa.startup import SITE_FILE
-from privacy.dp.ledger import FOLDER, Account, ledgers, read_account
+from privacy.dp.ledger import Account, ledgers, read_account
 
 Say = Callable[[str], None]
 NONE_YET = "no ledger yet: nothing has left this site under [dp]"
@@ -48,16 +49,17 @@ def verify(folder: Path, say: Say) -> bool:
 
 
 def _ledgers(folder: Path) -> list[Path]:
-    if not (folder / SITE_FILE).exists() and not (folder / FOLDER).exists():
-        raise UserError(f"{folder}: no site's folder, there is neither {SITE_FILE} nor {FOLDER} in it; give a site's")
-    return ledgers(folder / FOLDER)
+    if not (folder / SITE_FILE).exists() and not (folder / LEDGERS).exists():
+        raise UserError(f"{folder}: no site's folder, there is neither {SITE_FILE} nor {LEDGERS} in it; give a site's")
+    return ledgers(folder / LEDGERS)
 
 
 def _shown(account: Account) -> Iterable[str]:
     cost, limit = account.cost(), account.limit
     yield str(account.subject)
     left = max(0.0, limit.epsilon - float(cost.shown))
-    yield f"  epsilon {cost.shown} spent of {limit.epsilon:g}, {left:.4g} left, at delta = {limit.delta:g}"
+    bounded = f" of {limit.epsilon:g}, {left:.4g} left" if limit.epsilon < UNLIMITED else ", without a limit"
+    yield f"  epsilon {cost.shown} spent{bounded}, at delta = {limit.delta:g}"
     if cost.remark:
         yield f"  by {cost.accountant}: {cost.remark}"
     yield f"  {_newest(account)}"

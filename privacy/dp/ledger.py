@@ -17,7 +17,6 @@ from privacy.dp.accounting import Cost, epsilon
 from privacy.dp.chain import SUFFIX, Chain, Entries
 from privacy.dp.mechanism import Event, Unit
 
-FOLDER = "ledgers"  # in a site's folder
 LONGEST = 200  # bytes of a file's name
 
 
