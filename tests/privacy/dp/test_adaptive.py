@@ -56,7 +56,8 @@ def rounded(sent: Uploads, clip: float) -> tuple[dict[str, Tensor], Grid]:
     levels = most_levels(SITES, "uniform", 16)
     parts = (Segment("delta", SIZE, "uniform", clip, levels), Segment("bit", 1, "uniform", HALF, levels))
     terms = Terms("run", "train", 1, 1, 1, bytes(32), NAMES, SITES, bytes(32), 1, 16, parts, ())
-    words, scalars = np.zeros(terms.size, word(16)), np.zeros(5, np.uint64)
+    scalars = np.zeros(max(place.stop for place in terms.scalar_places.values()), np.uint64)
+    words = np.zeros(terms.size, word(16))
     for number, upload in enumerate(sent):
         vectors = {name: part.numpy() for name, part in upload.items()}
         update = quantise(terms, vectors, 1, {}, bytes([number]) * 32, Keystream())
