@@ -16,13 +16,13 @@ from types import FrameType
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.audit import Audit
+from clients.audit import AUDIT, Audit
 from clients.child import Child, ChildFailed, Ready
 from clients.dial import NODE, SESSIONS
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
-from clients.policy import Refused, admit, check_federation, check_protection, secured
+from clients.policy import Refused, Said, admit, check_federation, check_protection, said_by
 from clients.secure import SecureHalf, ground_of
 from clients.sitefolder import SiteFolder, open_site_folder
 from clients.spending import LEDGERS, Spending
@@ -91,12 +91,13 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
         UserError: the site's folder is not in order.
     """
     folder = open_site_folder(Path(os.environ["HANSA_SITE"]), datetime.now(UTC))
-    run, audit = str(invitation["run"]), Audit(folder.path / "audit.jsonl")
+    run, audit = str(invitation["run"]), Audit(folder.path / AUDIT)
     with tempfile.TemporaryDirectory(prefix="hansa-app-") as scratch:
         try:
             digest = admit(Path(os.environ[DELIVERED]), folder.file.apps, app_folder := Path(scratch) / "app")
             check_federation(app_folder, folder.file.bounds, own_data=folder.file.data is not None)
-            secure = secured(app_folder, len(folder.roster.sites))
+            said = said_by(app_folder)
+            secure = said.privacy.wants(len(folder.roster.sites))
             check_protection(folder.file.policy, secure)
         except Refused as refused:
             audit.append(run, "refused", code=refused.code)
@@ -106,7 +107,7 @@ def take_part(invitation: dict[str, str | int], node: int) -> Answer:
             with _alone(folder.path, run):
                 audit.append(run, "admitted", app=digest, epoch=int(invitation["epoch"]))
                 say(f"run {run}: {folder.name} takes part")
-                answer = _participant(folder, app_folder, run, invitation, node, secure, audit)
+                answer = _participant(folder, app_folder, run, invitation, node, said, audit)
                 audit.append(run, "ended", line=answer.line)
         except _Twice:
             answer = Answer(f"the site takes part in run {run} already, by another of its nodes", HERE)
@@ -136,9 +137,11 @@ def _participant(
     run: str,
     told: dict[str, str | int],
     node: int,
-    secure: bool,
+    said: Said,
     audit: Audit,
 ) -> Answer:
+    secure = said.privacy.wants(len(folder.roster.sites))
+
     def invite(ready: Ready) -> Invitation:
         address = folder.file.site.session or str(told["address"])
         if server_name:
@@ -154,7 +157,7 @@ def _participant(
     log = numbered("training.log", int(os.environ.get(NODE, 1)))
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
-    half = SecureHalf(ground_of(folder, run, audit.append, say))
+    half = SecureHalf(ground_of(folder, said, run, audit.append, say))
     spending = Spending(folder.path / LEDGERS, run, folder.file.budget, folder.file.policy, audit.append, say)
     unmasked = folder.file.policy.allow_unprotected and not secure
     try:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from hansa.files import append_line
 
+AUDIT = "audit.jsonl"  # in the site's folder
+OPENED = "opened"  # a sum that the site has helped to open
+
 Fact = str | int | float | bool | None
 
 
@@ -40,3 +43,17 @@ class Audit:
         """
         record = {"time": self._clock().isoformat(), "run": run, "what": what, "facts": facts}
         append_line(self.path, json.dumps(record, separators=(",", ":"), allow_nan=False).encode())
+
+
+def opened_in(path: Path, run: str) -> dict[str, int]:
+    """The newest round of a run, by purpose, whose sum an audit file says the site has helped to open."""
+    found: dict[str, int] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            said = json.loads(line)
+            if (said["run"], said["what"]) == (run, OPENED):
+                purpose, round = str(said["facts"]["purpose"]), int(said["facts"]["round"])
+                found[purpose] = max(round, found.get(purpose, 0))
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that a crash has cut
+    return found

@@ -17,7 +17,6 @@ from clients.spending import Reserve, Spending
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Refused, Secure, SiteFrame
 from hansa.wire.rules import INLINE
-from privacy.secagg.quantise import NotSummable
 
 LOOK = 0.2  # seconds between two looks at the session while the training process works
 MAX_DEATHS = 10  # of the training process in one run, those that a new plan had brought about left out
@@ -111,7 +110,7 @@ class Participant:
         if new:
             self._turn_to(plan.id)
         if plan.terms:  # the first words are said while the training goes on
-            said, work = self.secure.begin(plan, self.ready.parts)
+            said, work = self.secure.begin(plan, self.ready.parts, self.ready.sums)
             link.send(said)
         if work and (new or not self._works()):
             self.jobs.append(hands.submit(self._answer, link, plan))
@@ -188,15 +187,18 @@ class Participant:
             raise Dropped from None
         except policy.Refused as refused:
             self.say(refused.detail)
+            if plan.terms and policy.tells_rows(refused.code, plan.hyper):
+                self.secure.absent(plan, str(refused))
+                return None
             return SiteFrame(refused=Refused(plan=plan.id, code=refused.code, line=str(refused)))
         except ChildFailed as failure:
             code = failure.code
-        except NotSummable as error:
-            self.say(f"round {plan.round}: {error}")
-            code = Failure.SUM
         except (UploadRefused, UserError) as error:
             self.say(f"round {plan.round}: {error}")
             code = Failure.SITE
+        if plan.terms:  # what rows bring about is not for the server to know
+            self.secure.absent(plan, LINES[code])
+            return None
         self.say(f"round {plan.round}: {LINES[code]}")
         return SiteFrame(refused=Refused(plan=plan.id, code=code, line=LINES[code]))
 
@@ -204,6 +206,9 @@ class Participant:
         upload = self.spool / "upload"
         upload.unlink(missing_ok=True)
         files = link.fetch(plan)
+        policy.check_vectors(plan, files)
+        if plan.terms:
+            reserve.plan.memory = self.secure.start(plan)
         if self.child.dead:
             self._restart()
         self.busy = True

@@ -103,6 +103,7 @@ class Refusal:
 
     site: str
     reason: str
+    late: bool = False  # it gave no answer, where others say that they have nothing to give
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Secure:
         table: [privacy].
         parts: the vectors of a train plan's uploads, as the strategy declares them.
         counters: integers in the model's integer buffers.
+        remembers: whether the strategy keeps memory at the sites.
 
     Raises:
         UserError: what [privacy] says of the parts is not enough, or too much.
@@ -28,6 +29,7 @@ class Secure:
     table: PrivacyTable
     parts: Mapping[str, Part]
     counters: int
+    remembers: bool = False  # whether the strategy keeps memory at the sites, from which they start
 
     def __post_init__(self) -> None:
         if problems := [f"[privacy] {problem}" for problem in self._problems()]:
@@ -40,7 +42,7 @@ class Secure:
     def check(self, asked: int) -> None:
         """Raises UserError if the ring has no room for the sum over so many sites."""
         for name, part in self.parts.items():
-            check_fit(self._segment(name, part, asked), asked, self.table.ring_bits)
+            check_fit(segment_of(self.table, name, part, asked), asked, self.table.ring_bits)
 
     def terms(
         self,
@@ -67,7 +69,8 @@ class Secure:
         Raises:
             UserError: no rounding of so many sites' updates fits the ring.
         """
-        train = plan.kind == "train"
+        train, sites = plan.kind == "train", tuple(sorted(asked))
+        starts = tuple(plan.memory.get(site, "") for site in sites)
         return Terms(
             plan.run,
             purpose(plan),
@@ -75,19 +78,15 @@ class Secure:
             plan.round,
             attempt,
             roster,
-            tuple(sorted(asked)),
+            sites,
             self.threshold(len(asked)),
             model,
             self.table.max_weight or 1,
             self.table.ring_bits,
-            tuple(self._segment(*one, len(asked)) for one in self.parts.items()) if train else (),
+            tuple(segment_of(self.table, *one, len(asked)) for one in self.parts.items()) if train else (),
             (*([Scalars(COUNTERS, self.counters)] if train and self.counters else []), *scalars),
+            starts if any(starts) else (),
         )
-
-    def _segment(self, name: str, part: Part, sites: int) -> Segment:
-        bound, bits = self.table.bound(name), self.table.ring_bits
-        assert bound is not None  # _problems has seen to it
-        return Segment(name, part.size, part.weight, bound, most_levels(sites, part.weight, bits) or 1)
 
     def _problems(self) -> Iterator[str]:
         clip, names = self.table.clip, ", ".join(self.parts)
@@ -102,6 +101,13 @@ class Secure:
                 yield f"clip: the strategy uploads no part {name!r}, but {names}; remove it"
         if weighs:
             yield f"max_weight is not set: the rows from which a site weighs no more; run {TUNE}"
+
+
+def segment_of(table: PrivacyTable, name: str, part: Part, sites: int) -> Segment:
+    """How a part becomes whole numbers in a sum over so many sites; [privacy] must have a bound for it."""
+    bound = table.bound(name)
+    assert bound is not None
+    return Segment(name, part.size, part.weight, bound, most_levels(sites, part.weight, table.ring_bits) or 1)
 
 
 def purpose(plan: Plan) -> str:

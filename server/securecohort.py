@@ -5,7 +5,7 @@ import mmap
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hansa.roster import Roster
 from hansa.wire.link_pb2 import Plan as PlanFrame
 from hansa.wire.link_pb2 import Secure as SecureFrame
 from hansa.wire.link_pb2 import ServerFrame
-from hansa.wire.secure import plan_digest
+from hansa.wire.secure import has, plan_digest
 from privacy.secagg.errors import Refused
 from privacy.secagg.keystream import Keystream
 from privacy.secagg.messages import Header
@@ -109,9 +109,8 @@ class SecureCohort(LinkedCohort):
         self._catch_up()
         self.links.expect(self.id, 0, 0)  # nothing comes without masks
         self.declined: dict[str, str] = {}  # sites that take no part in the plan
-        self.memory: dict[str, str] = {}
         self.warnings: list[str] = []
-        self.alike, self.shapes = common, self._shapes()
+        self.alike, self.shapes = common, self._shapes(self.waiting)
         said = to_plan(self.plan, self.id, "")
         said.MergeFrom(common)
         self.digest = plan_digest(said)
@@ -177,7 +176,7 @@ class SecureCohort(LinkedCohort):
             if step == "sign":
                 self.ground.transcript.note(attempt)
             if attempt.total is not None:
-                return self._sum_up(attempt)
+                return self._sum_up(attempt, rule)
         except Refused as refused:
             return self._failed(attempt, str(refused))
         self.until = self.ends if attempt.step == "mask" else time.monotonic() + STEP
@@ -193,12 +192,16 @@ class SecureCohort(LinkedCohort):
             return
         self._note(f"attempt {attempt.terms.attempt} has failed ({why}); another begins")
         self.ends = max(self.ends, time.monotonic() + AGAIN)
+        if attempt.step == "advertise" and len(there := attempt.spoke["advertise"]) >= attempt.terms.threshold:
+            still = self._shapes(there)  # a metric of too few of these is why
+            self.shapes = {name: shape for name, shape in self.shapes.items() if name in still}
         self._begin(attempt.terms.attempt + 1)
 
-    def _sum_up(self, attempt: Attempt) -> None:
+    def _sum_up(self, attempt: Attempt, rule: Rule) -> None:
         assert attempt.total is not None
-        dropped = self._dropped(attempt, attempt.total.sites)
-        self.outcome = aggregate_of(attempt.total, self.shapes, len(self.sites), dropped, self.memory, self.warnings)
+        dropped, secure = self._dropped(attempt, attempt.total.sites), self.ground.secure
+        said = self.shapes, len(self.sites), dropped, self.warnings, rule.quorum
+        self.outcome = aggregate_of(attempt.total, self.plan, secure, *said)
         self.links.retire(attempt.name)
         self.attempt = None
 
@@ -246,15 +249,13 @@ class SecureCohort(LinkedCohort):
         """An update under masks."""
         site, upload = answered.site, answered.upload
         try:
-            reply = from_result(answered.result, site, None, {}, 0)
+            from_result(answered.result, site, None, {}, 0)
         except UserError as error:
             return self._lose(attempt, site, str(error))
         if upload is None:
             return self._lose(attempt, site, "an answer without an update")
         if why := attempt.hear(site, "mask", _bytes(upload)):
             self._note(f"{site} is out: {why}")
-        elif reply.memory is not None:
-            self.memory[site] = reply.memory
 
     def _lose(self, attempt: Attempt, site: str, why: str) -> None:
         if site not in attempt.out:
@@ -275,15 +276,16 @@ class SecureCohort(LinkedCohort):
     def _note(self, line: str) -> None:
         self.say(f"round {self.plan.round}, {purpose(self.plan)}, secure aggregation: {line}")
 
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The metric sums of the plan: those that enough of its sites have. A site that lacks one sends zeros."""
-        kinds = ("train", self.plan.split) if self.plan.kind == "train" else (self.plan.split,)
+    def _shapes(self, sites: Collection[str]) -> Mapping[str, tuple[int, ...]]:
+        """The metric sums of the plan: those that enough of some sites have. A site that lacks one sends zeros."""
+        kinds = ("train", "dp", self.plan.split) if self.plan.kind == "train" else (self.plan.split,)
         found: dict[str, set[tuple[int, ...]]] = {}
         holders: Counter[str] = Counter()
         least = self.ground.secure.table.least(len(self.waiting))
-        for site in self.waiting:
+        for site in sites:
             for name, shape in dict(self.told.get(site, ())[:MOST]).items():
-                if name.partition("/")[0] in kinds and len(name.encode()) <= LONGEST and is_sums(shape):
+                known = name.partition("/")[0] in kinds and len(name.encode()) <= LONGEST and is_sums(shape)
+                if known and has(name, self.plan.memory.get(site, "")):
                     found.setdefault(name, set()).add(shape)
                     holders[name] += 1
         for name, shapes in sorted(found.items()):

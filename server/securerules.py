@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hansa.layout import Layout
     from strategies.base import Strategy
 
+STAGING = ("local_update", "finish")  # a strategy's hooks that give back a memory
+
 
 def secure_of(
     table: PrivacyTable, rounds: RoundsTable, strategy: "Strategy", layout: "Layout | None", sites: int
@@ -35,7 +37,7 @@ def secure_of(
     if problems := list(_problems(table, rounds, strategy, sites)):
         raise UserError(*problems)
     size, n_parameters, counters = (layout.size, layout.n_parameters, layout.n_counters) if layout else (1, 1, 0)
-    secure = Secure(table, strategy.parts(size, n_parameters), counters)
+    secure = Secure(table, strategy.parts(size, n_parameters), counters, remembers(strategy))
     secure.check(asked_of(rounds, sites))
     return secure
 
@@ -69,6 +71,14 @@ def announced(table: PrivacyTable, rounds: RoundsTable, sites: int) -> str:
     return f"{line}: a round bears {_dropouts(asked - least)}"
 
 
+def remembers(strategy: "Strategy") -> bool:
+    """Whether sites may start a round from what they staged in one before: tensors of their own, or a hook's memory."""
+    from strategies.base import Strategy
+
+    own = type(strategy)
+    return bool(strategy.local) or any(getattr(own, hook) is not getattr(Strategy, hook) for hook in STAGING)
+
+
 def asked_of(rounds: RoundsTable, sites: int) -> int:
     """How many sites are asked in a round."""
     return min(count(rounds.sites_per_round, sites), sites)
@@ -85,6 +95,11 @@ def _problems(table: PrivacyTable, rounds: RoundsTable, strategy: "Strategy", si
         yield "[privacy] secure: the sum over one site is that site's update; set secure = false"
     elif asked < few:
         yield f"[rounds] sites_per_round: {asked} of {sites}; a sum over fewer than {few} hides too little; raise it"
+    elif asked < sites and remembers(strategy):
+        yield (
+            f"[rounds] sites_per_round: {asked} of {sites}; {type(strategy).__name__} keeps memory at the sites, and "
+            "under secure aggregation all of them go through the same rounds; ask all, or take another strategy"
+        )
     elif table.threshold is not None and not threshold(asked) <= table.threshold <= asked:
         yield (
             f"[privacy] threshold = {table.threshold}: a sum needs the answers of more than two thirds of the {asked} "

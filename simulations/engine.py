@@ -57,8 +57,18 @@ class LoopEngine:
             if isinstance(answer, Reply):
                 self.report(plan, answer)
                 answer = released(plan, answer)
+            self._keep(plan, answer)
             collector.add(answer)
         return collector.aggregate(rule)
+
+    def _keep(self, plan: Plan, answer: Reply | Refusal) -> None:
+        """A site that staged nothing starts from what it had, by the name from which all others start."""
+        late = isinstance(answer, Refusal) and answer.late
+        if self.secure is None or not self.secure.remembers or plan.kind != "train" or late:
+            return
+        if isinstance(answer, Refusal) or answer.memory is None:
+            memory, base = self.halves[answer.site].memory, plan.memory.get(answer.site)
+            memory.stage(plan.version, memory.load(base), base)
 
     def _collector(self, plan: Plan, sites: Sequence[str]) -> Collector:
         if self.secure is None:
@@ -75,7 +85,7 @@ class LoopEngine:
         if part_of is None:
             return self.halves[site].handle(plan)
         if self.stragglers is not None and not self.stragglers.keep:
-            return Refusal(site, "too slow (a simulated straggler)")
+            return Refusal(site, "too slow (a simulated straggler)", late=True)
         unit = "steps" if "steps" in plan.hyper else "epochs"
         return self.halves[site].handle(replace(plan, hyper={**plan.hyper, unit: part_of}))
 

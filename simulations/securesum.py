@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from hansa.layout import Layout
-from hansa.records import Aggregate, Part, Plan, Reply
+from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.seeds import coins
+from privacy.dp.terms import terms_in, weight_of
 from privacy.fixed_point import Overflow
 from privacy.secagg.keystream import Keystream
 from privacy.secagg.packing import word
-from privacy.secagg.quantise import NotSummable, quantise
-from privacy.secagg.terms import Scalars
+from privacy.secagg.quantise import NotSummable, Update, nothing, quantise
+from privacy.secagg.terms import LEAST_SITES, Scalars
 from privacy.secagg.total import Total
 from privacy.secure import COUNTERS, Secure
 from server.cohort import Collector, Rule
@@ -40,6 +41,15 @@ class SecureCollector(Collector):
         size = max(place.stop for place in self.terms.scalar_places.values())
         self.scalars = np.zeros(size, np.uint64)
 
+    def add(self, answer: Reply | Refusal) -> None:
+        """One site's answer; one that has nothing to give adds zeros, as it does deployed."""
+        if isinstance(answer, Refusal) and answer.late:
+            return super().add(answer)
+        alike = len(self.terms.alike(answer.site))
+        if isinstance(answer, Refusal) or alike < min(LEAST_SITES, len(self.asked)) or self._add(answer) is not None:
+            self._sum(nothing(self.terms, _public_weight(self.plan, answer.site)))
+            self.examples[answer.site] = 0
+
     def _add_vectors(self, reply: Reply) -> None:
         vectors = {name: reply.upload[name].numpy() for name in self.parts}
         counters = {} if reply.counters is None else {COUNTERS: reply.counters.numpy()}
@@ -48,6 +58,9 @@ class SecureCollector(Collector):
             update = quantise(self.terms, vectors, reply.examples, counters, one, STREAM)
         except NotSummable as error:
             raise Overflow(str(error)) from error
+        self._sum(update)
+
+    def _sum(self, update: Update) -> None:
         self.words += update.words
         self.scalars += update.scalars
 
@@ -55,10 +68,7 @@ class SecureCollector(Collector):
         """Means and sums over the sites that took part, from the whole numbers; nothing, if they are too few."""
         sites, least = tuple(sorted(self.examples)), max(rule.quorum, self.terms.threshold)
         if len(sites) < least:
-            why = too_few(len(sites), len(self.asked), least)
-            said = unopened(self.plan, why, self.left_out, self.warnings)
-            # If none has such rows, there is nothing to tell.
-            return said if sites or self.plan.kind == "train" else replace(said, warnings=())
+            return unopened(self.plan, too_few(len(sites), len(self.asked), least), self.left_out, self.warnings)
         for name, there in [(name, len(by_site)) for name, by_site in self.metrics.items()]:
             if there < self.terms.threshold:
                 del self.metrics[name]
@@ -68,4 +78,13 @@ class SecureCollector(Collector):
         sums = [one.flatten().numpy().view(np.uint64) for one in metrics.values()]
         total = Total(terms, sites, self.words, np.concatenate([self.scalars, *sums]))
         shapes = {name: tuple(one.shape) for name, one in metrics.items()}
-        return aggregate_of(total, shapes, self.federation, self.left_out, self.memory, self.warnings)
+        dropped = self.left_out
+        said = aggregate_of(total, self.plan, self.secure, shapes, self.federation, dropped, self.warnings, least)
+        # If none has such rows, there is nothing to tell.
+        return replace(said, warnings=()) if self.plan.kind == "evaluate" and not total.present else said
+
+
+def _public_weight(plan: Plan, site: str) -> int | None:
+    """Of a site that is protected as a whole."""
+    terms = terms_in(plan.hyper)
+    return weight_of(terms, site) if terms is not None and terms.unit == "site" else None

@@ -108,6 +108,14 @@ def check_keys(advert: Advert, taken: Collection[bytes], terms: Terms, step: Ste
         raise Refused(step, site, "a key of small order")
 
 
+def check_held(step: Step, adverts: Collection[Advert], terms: Terms) -> None:
+    """Raises Refused if fewer of these sites than the threshold have one of the metrics: the sum would be theirs."""
+    for place, scalar in enumerate(terms.scalars):
+        if (have := sum((place, b"") in advert.held for advert in adverts)) < terms.threshold:
+            few = f"metric {scalar.name!r} is of {have} of the sites only, and {terms.threshold} are needed"
+            raise Refused(step, None, few)
+
+
 def check_enough(step: Step, sites: Iterable[int], terms: Terms) -> None:
     """Raises Refused, and names those that are missing, if these sites are fewer than the threshold."""
     found = set(sites)

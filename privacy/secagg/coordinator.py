@@ -13,7 +13,7 @@ import numpy as np
 
 from hansa.roster import Roster
 from privacy.secagg import keys, shamir
-from privacy.secagg.agreement import UNSIGNED, check_enough, check_keys
+from privacy.secagg.agreement import UNSIGNED, check_enough, check_held, check_keys
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
 from privacy.secagg.keystream import CHUNK, Keystream, Mask
@@ -64,6 +64,7 @@ class Coordinator:
         """Closes the step. What each of the sites that sent keys gets."""
         self._close("advertise", self._adverts, "share")
         self._adverts = dict(sorted(self._adverts.items()))
+        check_held("advertise", self._adverts.values(), self.terms)
         self._session = session(self.terms.digest, self._adverts.values())
         return [advert.to_bytes() for advert in self._adverts.values()]
 

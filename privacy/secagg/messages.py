@@ -67,18 +67,19 @@ class Message:
 class Advert(Message):
     """A site's keys for one attempt, signed by the key that the roster has of it."""
 
-    KIND = b"hansa/secagg/1/advert\n"
+    KIND = b"hansa/secagg/2/advert\n"
 
     site: int = _site()
     channel: bytes = _bytes(32)  # X25519: under which shares come to it
     mask: bytes = _bytes(32)  # X25519: from which its masks are made
     commitment: bytes = _bytes(32)  # to the seed of its self mask
+    held: tuple[Row, ...] = _rows(0)  # which of the terms' metric sums it has, by their place there
     signature: bytes = _bytes(64)
 
     @property
     def core(self) -> bytes:
         """All but the signature."""
-        return struct.pack(">H", self.site) + self.channel + self.mask + self.commitment
+        return struct.pack(">H", self.site) + self.channel + self.mask + self.commitment + coding.rows(self.held)
 
     def signed(self, terms: bytes) -> bytes:
         """What the signature is over, given the digest of the terms."""

@@ -35,7 +35,7 @@ class Update:
         form: `Terms.form` for which it was made.
         sites: over how many it may be summed.
         words: all parts, one after the other, in two's complement.
-        scalars: rows, weight, whether the weight was cut, values clipped by part, metric sums; in Z_2^64.
+        scalars: as `Terms.scalar_places` has them; in Z_2^64.
     """
 
     form: object = field(repr=False)
@@ -79,8 +79,26 @@ def quantise(
         key = Key(derive(coins, b"", COINS + part.name.encode(), 32))
         weight = weight_level(rows, terms.rows) if part.weight == "examples" else 1
         clipped.append(_round(vector, part, weight, words[terms.places[part.name]], stream, key))
-    own = np.array([rows, weight_level(rows, terms.rows), rows > terms.rows, *clipped], np.int64)
+    weighed = [weight_level(rows, terms.rows), rows > terms.rows, *clipped] if terms.parts else []
+    own = np.array([rows, 0, *weighed], np.int64)
     return Update(terms.form, len(terms.sites), words, np.concatenate([own, *_sums(terms, sums)]).view(np.uint64))
+
+
+def nothing(terms: Terms, weight: int | None = None) -> Update:
+    """What a site gives that can give nothing: zeros at weight 0, and in the sum a 1 that says so of somebody.
+
+    Args:
+        terms: of the attempt.
+        weight: rows for which the zeros are to count all the same; None: none.
+    """
+    places = terms.scalar_places
+    scalars = np.zeros(max(place.stop for place in places.values()), np.uint64)
+    scalars[places["absent"]] = weight is None
+    if weight is not None:
+        scalars[places["rows"]] = weight
+        if terms.parts:
+            scalars[places["weight"]] = weight_level(weight, terms.rows)
+    return Update(terms.form, len(terms.sites), np.zeros(terms.size, word(terms.bits)), scalars)
 
 
 def factor(part: Segment, weight: int) -> float:

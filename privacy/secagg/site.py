@@ -11,7 +11,7 @@ Pure: keys and randomness come in, bytes go out. What goes wrong raises `Refused
 site, and its secrets are gone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -21,7 +21,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hansa.roster import Roster
 from privacy.secagg import keys, shamir
-from privacy.secagg.agreement import UNSIGNED, Expected, Past, agreed, check_enough, check_keys, check_signed
+from privacy.secagg.agreement import (
+    UNSIGNED,
+    Expected,
+    Past,
+    agreed,
+    check_enough,
+    check_held,
+    check_keys,
+    check_signed,
+)
 from privacy.secagg.coding import Malformed
 from privacy.secagg.errors import Refused, Step
 from privacy.secagg.keystream import Keystream, Mask
@@ -81,18 +90,33 @@ class Site:
         self.name, self.roster, self.past = name, roster, past
         self._key, self._random, self._stream = key, random, stream
         self._me = self.terms.sites.index(name)
+        self._least = expected.least(len(self.terms.sites))
         self._next: Step | None = "advertise"
         self._held = Held()
 
-    def advertise(self) -> bytes:
-        """Makes keys, and signs them together with the terms. `past` is new afterwards."""
+    @property
+    def alike(self) -> frozenset[int]:
+        """The sites that start from the same version of memory as this one, if they are enough to give anything.
+
+        A server that had them trained apart can make the update of any others vanish from the sum.
+        """
+        found = self.terms.alike(self.name)
+        return found if len(found) >= self._least else frozenset()
+
+    def advertise(self, metrics: Iterable[int] | None = None) -> bytes:
+        """Makes keys, and signs them together with the terms. `past` is new afterwards.
+
+        Args:
+            metrics: places of those that this site has among the terms'; None: all.
+        """
         with self._step("advertise", "share"):
             terms, held = self.terms, self._held
             self.past = replace(self.past, opened=terms.mark, asked=terms.sites, threshold=terms.threshold)
             held.channel_key, held.mask_key, held.seed = (self._random(32) for _ in range(3))
             commitment = keys.commitment(terms.digest, self._me, held.seed)
             public = keys.public(held.channel_key), keys.public(held.mask_key)
-            unsigned = Advert(self._me, *public, commitment, bytes(64))
+            places = range(len(terms.scalars)) if metrics is None else sorted(metrics)
+            unsigned = Advert(self._me, *public, commitment, tuple((place, b"") for place in places), bytes(64))
             held.advert = replace(unsigned, signature=self._key.sign(unsigned.signed(terms.digest)))
             return held.advert.to_bytes()
 
@@ -151,6 +175,8 @@ class Site:
             if self._me not in found or not set(found) <= set(self._shared):
                 raise Refused("sign", None, "survivors without this site, or with one that shared nothing")
             check_enough("sign", found, self.terms)
+            if self.alike and len(self.alike & set(found)) < self._least:
+                raise Refused("sign", None, f"survivors of which fewer than {self._least} start as this site does")
             if self._held.survivors not in ((), found):
                 raise Refused("sign", None, "other survivors than this site has signed")
             self._held.survivors = found
@@ -234,6 +260,7 @@ class Site:
         if found.get(self._me) != self._held.advert:
             raise Refused("share", self.name, "its own keys are not as it sent them")
         check_enough("share", found, self.terms)
+        check_held("share", found.values(), self.terms)
         return found
 
     def _sealed(self, own: tuple[X25519PrivateKey, X25519PrivateKey], advert: Advert, shares: bytes) -> bytes:

@@ -15,7 +15,7 @@ from privacy.secagg import coding
 from privacy.secagg.coding import MOST_SITES, Malformed, Reader
 from privacy.secagg.ring import RINGS, WEIGHTS, Segment, check_fit
 
-KIND = b"hansa/secagg/terms/1\n"
+KIND = b"hansa/secagg/terms/2\n"
 LEAST_SITES = 3  # of a sum: of two sites each knows the other's part
 MOST_ROWS, MOST_VALUES, MOST_SCALARS, MOST_PARTS = 1 << 40, 1 << 34, 1 << 20, 256
 
@@ -49,6 +49,7 @@ class Terms:
     bits: int  # of the ring
     parts: tuple[Segment, ...]
     scalars: tuple[Scalars, ...]
+    starts: tuple[str, ...] = ()  # the version of memory from which each site starts; none: all start without
 
     def __post_init__(self) -> None:
         if problems := [f"[privacy]: {problem}" for problem in self._problems()]:
@@ -62,9 +63,19 @@ class Terms:
         return self.epoch, self.round, self.attempt
 
     @property
-    def form(self) -> tuple[int, int, tuple[Segment, ...], tuple[Scalars, ...]]:
-        """All that an update's whole numbers depend on: the same in a new attempt at a round."""
-        return self.rows, self.bits, self.parts, self.scalars
+    def form(self) -> tuple[object, ...]:
+        """All that an update's whole numbers depend on: the same in a new attempt at a round, and in nothing else."""
+        work = self.run, self.purpose, self.round, self.model, self.starts
+        return *work, self.rows, self.bits, self.parts, self.scalars
+
+    def start(self, site: str) -> str:
+        """The version of memory from which a site starts; empty: without."""
+        return self.starts[self.sites.index(site)] if self.starts else ""
+
+    def alike(self, site: str) -> frozenset[int]:
+        """The sites that start from the same version as one of them."""
+        own, starts = self.start(site), self.starts or ("",) * len(self.sites)
+        return frozenset(number for number, start in enumerate(starts) if start == own)
 
     @property
     def size(self) -> int:
@@ -79,8 +90,12 @@ class Terms:
 
     @property
     def scalar_places(self) -> dict[str, slice]:
-        """Where the site's rows, its weight, whether that was cut, clipped values by part, and metric sums lie."""
-        sizes = {"rows": 1, "weight": 1, "heavy": 1, "clipped": len(self.parts)}
+        """Where lie: the site's rows, whether it gave nothing, and metric sums.
+
+        Where vectors are summed also: its weight, whether that was cut, clipped values by part.
+        """
+        sizes = {"rows": 1, "absent": 1}
+        sizes |= {"weight": 1, "heavy": 1, "clipped": len(self.parts)} if self.parts else {}
         sizes |= {f"sum {scalar.name}": scalar.size for scalar in self.scalars}
         ends = accumulate(sizes.values())
         return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
@@ -110,6 +125,7 @@ class Terms:
                 struct.pack(">QB", self.rows, self.bits),
                 *_list(parts),
                 *_list(scalars),
+                *_list([coding.text(start) for start in self.starts]),
             ]
         )
 
@@ -129,12 +145,18 @@ class Terms:
         rows, bits = reader.number("Q"), reader.number("B")
         parts = tuple(_part(reader) for _ in range(reader.count(MOST_PARTS)))
         scalars = tuple(Scalars(reader.text(), reader.number("I")) for _ in range(reader.count(MOST_PARTS)))
+        starts = tuple(reader.text() for _ in range(reader.count(MOST_SITES)))
         reader.end()
-        return cls(run, purpose, epoch, round, attempt, roster, sites, threshold, model, rows, bits, parts, scalars)
+        attempt_at = run, purpose, epoch, round, attempt, roster, sites, threshold, model
+        return cls(*attempt_at, rows, bits, parts, scalars, starts)
 
     def _problems(self) -> list[str]:
         n, parts, sums = len(self.sites), [part.name for part in self.parts], [scalar.name for scalar in self.scalars]
-        short = all(len(name.encode()) < 256 for name in (self.run, self.purpose, *self.sites, *parts, *sums))
+        names, size = (
+            (self.run, self.purpose, *self.sites, *parts, *sums, *self.starts),
+            sum(s.size for s in self.scalars),
+        )
+        short = all(len(name.encode()) < 256 for name in names)
         rules = [
             (short, "a name of more than 255 bytes"),
             (all(0 <= number < 1 << 32 for number in self.mark), "epoch, round or attempt is not of 32 bits"),
@@ -147,7 +169,11 @@ class Terms:
             (len(parts) == len(set(parts)) <= MOST_PARTS, "too many parts, or two of one name"),
             (len(sums) == len(set(sums)) <= MOST_PARTS, "too many metric sums, or two of one name"),
             (self.size <= MOST_VALUES, f"{self.size} values; at most {MOST_VALUES} can be summed"),
-            (all(0 <= s.size <= MOST_SCALARS for s in self.scalars), f"a metric of more than {MOST_SCALARS} numbers"),
+            (
+                all(s.size >= 0 for s in self.scalars) and size <= MOST_SCALARS,
+                f"metrics of {size} numbers in all; at most {MOST_SCALARS} can be summed",
+            ),
+            (len(self.starts) in (0, n), f"versions of memory for {len(self.starts)} of {n} sites"),
         ]
         return [problem for good, problem in rules if not good] + [w for part in self.parts for w in part.problems]
 

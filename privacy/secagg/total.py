@@ -32,20 +32,28 @@ class Total:
     scalars: NDArray[np.uint64] = field(repr=False)
 
     def __post_init__(self) -> None:
-        n, clipped = len(self.sites), self._scalar("clipped")
-        sizes = [n * part.size for part in self.terms.parts]
-        possible = (
-            self.rows >= 0
-            and 0 <= self.weight <= n * WEIGHT_LEVELS
-            and 0 <= self.heavy <= n
-            and all(0 <= count <= size for count, size in zip(clipped.tolist(), sizes, strict=True))
-        )
+        n = self.present
+        possible = 0 <= n <= len(self.sites) and self.rows >= 0
+        if possible and self.terms.parts:
+            counts = zip(self._scalar("clipped").tolist(), self.terms.parts, strict=True)
+            weighed = 0 <= self.weight <= n * WEIGHT_LEVELS and 0 <= self.heavy <= n
+            possible = weighed and all(0 <= count <= n * part.size for count, part in counts)
         if not possible:
             raise self._impossible("weights")
 
     @property
+    def absent(self) -> int:
+        """Sites that gave nothing. Nobody knows which."""
+        return int(self._scalar("absent")[0])
+
+    @property
+    def present(self) -> int:
+        """Sites that gave something."""
+        return len(self.sites) - self.absent
+
+    @property
     def rows(self) -> int:
-        """Training rows of all these sites."""
+        """Rows of all these sites."""
         return int(self._scalar("rows")[0])
 
     @property
@@ -66,8 +74,9 @@ class Total:
     @property
     def clipped(self) -> Mapping[str, float]:
         """Which share of the values was beyond the bound, by part."""
-        counts = zip(self.terms.parts, self._scalar("clipped").tolist(), strict=True)
-        return {part.name: count / (part.size * len(self.sites)) if part.size else 0.0 for part, count in counts}
+        found = self._scalar("clipped").tolist() if self.terms.parts else []
+        counts = zip(self.terms.parts, found, strict=True)
+        return {part.name: count / (part.size * self.present) if count else 0.0 for part, count in counts}
 
     @cached_property
     def sums(self) -> Mapping[str, NDArray[np.int64]]:
@@ -81,7 +90,7 @@ class Total:
             Refused: the sum is beyond what the sites can have sent, or their weights are 0.
         """
         part = next(part for part in self.terms.parts if part.name == name)
-        weight = self.weight if part.weight == "examples" else len(self.sites)
+        weight = self.weight if part.weight == "examples" else self.present
         if not weight:
             raise Refused("unmask", None, "the sites' weights are all 0")
         words, result = self.words[self.terms.places[name]], np.empty(part.size, np.float32)

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from clients.floors import look_at_policy
-from clients.policy import Refused, check_terms
+from clients.policy import Refused, Said, check_terms
 from clients.sitefile import PolicyTable
+from privacy.config import PrivacyTable
 from privacy.secagg.terms import Terms, threshold
 
 
@@ -47,6 +48,6 @@ def test_how_many_must_be_asked_is_what_the_check_lets_through(floor: int) -> No
         names = tuple(f"site-{number:02}" for number in range(n))
         return Terms("run", "train-valid", 1, 1, 1, bytes(32), names, threshold(n), bytes(32), 1, 32, (), ())
 
-    check_terms(policy, terms(asked))
+    check_terms(policy, terms(asked), Said(PrivacyTable(), 1), asked)
     with pytest.raises(Refused):
-        check_terms(policy, terms(asked - 1))
+        check_terms(policy, terms(asked - 1), Said(PrivacyTable(), 1), asked)

@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clients.bounds import BoundsTable
@@ -13,16 +15,20 @@ from clients.policy import (
     LINES,
     Reason,
     Refused,
+    Said,
     admit,
     check_federation,
     check_plan,
     check_protection,
     check_terms,
-    secured,
+    check_vectors,
+    said_by,
 )
 from clients.sitefile import AppsTable, PolicyTable
 from hansa.appfiles import app_digest, app_files
-from privacy.secagg.ring import Segment
+from hansa.wire.link_pb2 import Blob, Plan
+from privacy.config import PrivacyTable
+from privacy.secagg.ring import Segment, most_levels
 from privacy.secagg.terms import Terms
 
 
@@ -207,20 +213,23 @@ def test_a_plan_that_makes_no_sense_is_left_to_its_reader(hyper: str) -> None:
 )
 def test_federation_toml_says_whether_updates_are_masked(app: Path, privacy: str, sites: int, on: bool) -> None:
     (app / "federation.toml").write_text(f"{HEAD}[privacy]\n{privacy}\n")
-    assert secured(app, sites) is on
+    assert said_by(app).privacy.wants(sites) is on
 
 
-@pytest.mark.parametrize("privacy", ["[privacy]\nsecure = 7", "privacy = 3", "[privacy]\nsecured = true"])
+@pytest.mark.parametrize(
+    "privacy",
+    ["[privacy]\nsecure = 7", "privacy = 3", "[privacy]\nsecured = true", "[rounds]\nrounds = 0", "[dp]\nclip = 1.0"],
+)
 def test_a_privacy_table_that_cannot_be_read_is_refused(app: Path, privacy: str) -> None:
     (app / "federation.toml").write_text(f"{privacy}\n{HEAD}")
     with pytest.raises(Refused) as raised:
-        secured(app, 3)
+        said_by(app)
     assert raised.value.code is Reason.FEDERATION
 
 
 def terms(sites: int, threshold: int, bits: int = 24, clip: float = 0.5) -> Terms:
     names = tuple(f"site-{number:02}" for number in range(sites))
-    parts = (Segment("delta", 10, "uniform", clip, 1),)
+    parts = (Segment("delta", 10, "uniform", clip, most_levels(sites, "uniform", bits)),)
     return Terms("run", "train-valid", 1, 1, 1, bytes(32), names, threshold, bytes(32), 1, bits, parts, ())
 
 
@@ -235,7 +244,72 @@ def terms(sites: int, threshold: int, bits: int = 24, clip: float = 0.5) -> Term
     ],
 )
 def test_no_server_can_lower_a_site_s_floors(policy: dict[str, Any], good: Terms, bad: Terms, code: str) -> None:
-    check_terms(PolicyTable(**policy), good)
+    check_terms(PolicyTable(**policy), good, said(good), len(good.sites))
     with pytest.raises(Refused) as raised:
-        check_terms(PolicyTable(**policy), bad)
+        check_terms(PolicyTable(**policy), bad, said(bad), len(bad.sites))
     assert raised.value.code == code
+
+
+def said(terms: Terms) -> Said:
+    return Said(PrivacyTable(ring_bits=terms.bits, clip=terms.parts[0].bound), 5)
+
+
+def test_a_sum_over_two_is_for_consortia_of_two() -> None:
+    """Of three that allow it, a server that asks them in pairs has each one's update."""
+    policy, pair = PolicyTable(allow_two_sites=True), terms(2, 2)
+    check_terms(policy, pair, said(pair), 2)
+    with pytest.raises(Refused) as raised:
+        check_terms(policy, pair, said(pair), 3)
+    assert raised.value.code is Reason.SITES
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": 2}, "max_weight = 2"),
+        ({"bits": 32}, "ring_bits = 32"),
+        ({"parts": (Segment("delta", 10, "uniform", 0.25, most_levels(4, "uniform", 24)),)}, "bound=0.25"),
+        ({"parts": (Segment("delta", 10, "uniform", 0.5, 7),)}, "levels=7"),
+        ({"parts": (Segment("other", 10, "uniform", 0.5, 7),)}, "no clip for part 'other'"),
+        ({"threshold": 3}, "a threshold of 3 of 4"),
+        ({"round": 22}, "round 22 of 5"),
+    ],
+)
+def test_terms_are_those_of_the_app(change: dict[str, Any], words: str) -> None:
+    """With weights and bounds of its choice in each round a server finds out who has how many rows."""
+    app = Said(PrivacyTable(ring_bits=24, clip={"delta": 0.5}, threshold=4), 5)
+    good = terms(4, 4)
+    check_terms(PolicyTable(), good, app, 4)
+    with pytest.raises(Refused) as raised:
+        check_terms(PolicyTable(), replace(good, **change), app, 4)
+    assert raised.value.code is Reason.TERMS
+    assert words in raised.value.detail
+
+
+def test_under_differential_privacy_the_largest_public_weight_counts(app: Path) -> None:
+    dp = '[dp]\nunit = "record"\nepsilon = 1\ndelta = 1e-5\nclip = 1.0\n'
+    for weights, most in (("", 1), ("weights = { a = 3, b = 7 }\n", 7)):
+        (app / "federation.toml").write_text(f"{HEAD}[privacy]\nmax_weight = 400\nclip = 0.5\n{dp}{weights}")
+        assert said_by(app).privacy.max_weight == most
+
+
+@pytest.mark.parametrize("hyper", ['{"lr": NaN}', '{"lr": 1e999}', '{"a": {"b": [1, -Infinity]}}'])
+def test_hyper_parameters_that_are_not_finite_are_refused(hyper: str) -> None:
+    with pytest.raises(Refused) as raised:
+        check_plan(BoundsTable(), hyper, 1)
+    assert raised.value.code is Reason.PLAN
+
+
+def test_a_model_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    good, bad = np.ones(3, "<f4"), np.array([1, np.inf, 0], "<f4")
+    plan = Plan(vectors=[Blob(name="params", data=good.tobytes()), Blob(name="shared/c", sha256=bytes(32))])
+    plan.vectors.add(name="counters", data=b"\xff" * 8)  # whole numbers, whatever they are as floats
+    file = tmp_path / "vector"
+    file.write_bytes(good.tobytes())
+    check_vectors(plan, {"shared/c": file})
+    file.write_bytes(bad.tobytes())
+    with pytest.raises(Refused) as raised:
+        check_vectors(plan, {"shared/c": file})
+    assert raised.value.code is Reason.PLAN
+    with pytest.raises(Refused):
+        check_vectors(Plan(vectors=[Blob(name="params", data=bad.tobytes())]), {})

@@ -28,7 +28,7 @@ def test_each_threshold_bears_what_the_page_says() -> None:
 
 
 MESSAGES: dict[str, Message] = {
-    "advert": Advert(1, bytes(32), bytes(32), bytes(32), bytes(64)),
+    "advert": Advert(1, bytes(32), bytes(32), bytes(32), (), bytes(64)),
     "shares": Shares(1, bytes(32), ()),
     "delivery": Delivery(1, bytes(32), ()),
     "upload": Header(1, bytes(32)),
@@ -65,7 +65,7 @@ def test_each_label_of_what_is_derived_or_signed_is_on_the_page() -> None:
         assert _shown(label) in PAGE
     advert = MESSAGES["advert"]
     assert isinstance(advert, Advert)
-    assert len(advert.signed(bytes(32))) == len(keys.ADVERT) + 32 + 98
+    assert len(advert.signed(bytes(32))) == len(keys.ADVERT) + 32 + 100
 
 
 def _shown(label: bytes) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from clients.past import Remembered
+from clients.policy import Said as AppSaid
 from clients.secure import Ground, SecureHalf
 from clients.sitefile import PolicyTable
 from hansa.layout import Layout
@@ -47,6 +48,7 @@ class Room:
     names: tuple[str, ...] = ("a", "b", "c", "d")
     policies: Mapping[str, PolicyTable] = field(default_factory=dict)
     bits: int = 32
+    remembers: bool = False  # the strategy keeps memory at the sites
     large: bool = False  # updates go by files, as those do that are too large for a frame
     events: "queue.Queue[Arrival]" = field(default_factory=queue.Queue)
     sums: dict[str, Shapes] = field(default_factory=dict)  # of some sites, where they are not SUMS
@@ -76,7 +78,13 @@ class Room:
         def note(*said: Any, **facts: Any) -> None:
             self.notes.append((name, *said[1:], facts))
 
-        return SecureHalf(Ground(RUN, name, self.keys[name], self.roster, policy, past, note, log.append, Keystream()))
+        who = RUN, name, self.keys[name], self.roster, policy
+        ways = note, log.append, Keystream(), lambda version: True
+        return SecureHalf(Ground(*who, AppSaid(self.table, 100), past, *ways))
+
+    @property
+    def table(self) -> PrivacyTable:
+        return PrivacyTable(secure=True, clip=0.5, max_weight=100, ring_bits=self.bits)
 
     def restart(self, name: str) -> None:
         """A site's process is gone, and there is another."""
@@ -85,10 +93,9 @@ class Room:
 
     def server(self, epoch: int) -> SecureCohort:
         """A start of the run at the server."""
-        table = PrivacyTable(secure=True, clip=0.5, max_weight=100, ring_bits=self.bits)
         transcript = Transcript(self.folder / "server")
         (self.folder / "server").mkdir(exist_ok=True)
-        ground = ServerGround(Secure(table, PARTS, 0), self.roster, epoch, transcript, Keystream())
+        ground = ServerGround(Secure(self.table, PARTS, 0, self.remembers), self.roster, epoch, transcript, Keystream())
         layout = Layout.of(nn.Linear(SIZE, 1, bias=False))
         self.events = queue.Queue()
         cohort = SecureCohort(cast(Links, self), self.names, ground, layout, 30.0, 0.0, self.told.append)
@@ -120,7 +127,7 @@ class Room:
         if frame.HasField("secure"):
             self.take(site, half.hear(frame.secure))
         else:
-            said, work = half.begin(frame.plan, PARTS)
+            said, work = half.begin(frame.plan, PARTS, self.sums.get(site, SUMS))
             self.take(site, said)
             if work:
                 self.trained.append(site)
@@ -167,5 +174,5 @@ def result(delta: "np.ndarray[Any, Any]", rows: int, **sums: tuple[float, ...]) 
 
 
 def plan(round: int = 1, kind: str = "train", split: str = "valid") -> Plan:
-    sent = Broadcast(torch.zeros(SIZE), torch.zeros(0, dtype=torch.int64))
+    sent = Broadcast(torch.full((SIZE,), float(round)), torch.zeros(0, dtype=torch.int64))
     return Plan(RUN, 7, round, kind, split, sent, {"lr": 0.1})  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from clients.audit import Audit
 from clients.child import Child, Ready
 from clients.link import Identity, Invitation
 from clients.participant import Participant
-from clients.policy import secured
-from clients.secure import SecureHalf, ground_of
+from clients.policy import said_by
+from clients.secure import SecureHalf, Shapes, ground_of
 from clients.sitefolder import open_site_folder
 from clients.spending import LEDGERS, Spending
 from hansa.records import Part
@@ -38,9 +38,9 @@ class Mortal(SecureHalf):
             mark.touch()
             os.kill(os.getpid(), SIGKILL)
 
-    def begin(self, plan: Plan, parts: Mapping[str, Part]) -> tuple[SiteFrame, bool]:
+    def begin(self, plan: Plan, parts: Mapping[str, Part], sums: Shapes) -> tuple[SiteFrame, bool]:
         self._die(plan, "advertise")
-        return super().begin(plan, parts)
+        return super().begin(plan, parts, sums)
 
     def hear(self, message: Secure) -> SiteFrame | None:
         self._die(self._hand.plan if self._hand else None, message.step)
@@ -71,11 +71,13 @@ def main() -> None:
             file.write(f"{drawn.hex()}\n")
         return drawn
 
-    ground = ground_of(folder, run, Audit(home / "audit.jsonl").append, lambda line: print(line, flush=True))
+    ground = ground_of(
+        folder, said_by(app), run, Audit(home / "audit.jsonl").append, lambda line: print(line, flush=True)
+    )
     rounded = replace(ground, random=random, coins=lambda plan: coins(plan.seed, plan.round, folder.name))
     half = Mortal(rounded)
     half.secrets, half.dies = secrets, said["dies"]
-    secure = secured(app, len(folder.roster.sites))
+    secure = said_by(app).privacy.wants(len(folder.roster.sites))
 
     def invite(ready: Ready) -> Invitation:
         address, epoch, token = told["address"], told["epoch"], told["token"]

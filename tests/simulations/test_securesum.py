@@ -79,7 +79,7 @@ def test_of_counters_it_gives_the_mean_rounded_up() -> None:
 
 def test_below_the_threshold_nothing_is_learnt() -> None:
     """The quorum of 1 is met, the threshold of 3 is not."""
-    result = collect(reply("a", loss=ratio(1, 2)), reply("b", loss=ratio(1, 2)), Refusal("c", "too slow"))
+    result = collect(reply("a", loss=ratio(1, 2)), reply("b", loss=ratio(1, 2)), Refusal("c", "too slow", late=True))
     assert result.void == "2 of 4 sites took part, and no sum over fewer than 3 is opened"
     assert (result.mean, result.sums, result.sites, result.examples) == ({}, {}, (), 0)
     assert dict(result.dropped) == {"c": "too slow", "d": "no answer"}
@@ -113,7 +113,7 @@ def test_a_metric_of_fewer_sites_than_the_threshold_is_not_summed() -> None:
     two = [Reply(site, 3, sums={"test/loss": ratio(1, 3)}) for site in "ab"]
     result = collect(*two, *(Refusal(site, "no test rows") for site in "cd"), plan=test)
     assert (result.sums, result.examples) == ({}, 0)
-    assert result.void == "2 of 4 sites took part, and no sum over fewer than 3 is opened"
+    assert result.void == ("2 of 4 sites gave something, which ones is not known, and no sum over fewer than 3 counts")
 
 
 def test_clipped_values_are_told_and_many_of_them_are_a_warning() -> None:
@@ -140,10 +140,33 @@ def test_weights_that_are_off_are_told() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_left_out_with_its_site(bad: float) -> None:
-    result = collect(reply("a", bad), reply("b"), reply("c"), reply("d"))
-    assert "part 'delta' has" in result.dropped["a"]
-    assert result.sites == ("b", "c", "d")
+def test_what_is_not_finite_gives_nothing(bad: float) -> None:
+    result = collect(reply("a", bad, 90), reply("b"), reply("c"), reply("d", 4.0, 20))
+    assert result.sites == SITES
+    assert (dict(result.dropped), result.examples, result.share) == ({}, 40, 3 / 8)
+    assert result.mean["delta"].tolist() == pytest.approx([(26 + 26 + 2 * 51) / 103] * 6, abs=1e-6)
+    assert result.warnings[0] == "1 of 4 sites gave nothing, which ones is not known; their logs say why"
+
+
+def test_a_site_without_rows_is_in_the_sum_and_too_many_of_them_are_told() -> None:
+    """Who has none is not for the server to know."""
+    none = [Refusal(site, "no training rows") for site in "cd"]
+    result = collect(reply("a"), reply("b"), none[0], reply("d"))
+    assert (result.sites, result.void, dict(result.dropped)) == (SITES, None, {})
+    result = collect(reply("a"), reply("b"), *none)
+    assert result.void == "2 of 4 sites gave something, which ones is not known, and no sum over fewer than 3 counts"
+    assert (result.mean, result.sites, dict(result.dropped)) == ({}, (), {})
+
+
+def test_who_starts_otherwise_than_the_others_gives_nothing() -> None:
+    """Two of four start from another version: either pair would be alone in what the other cannot hide."""
+    odd = replace(PLAN, memory={"a": "1-a", "b": "1-a"})
+    assert collect(*(reply(site) for site in SITES), plan=odd).void is not None
+    one = collect(
+        *(reply(site, examples=50 if site == "d" else 10) for site in SITES),
+        plan=replace(PLAN, memory=dict.fromkeys("abc", "1-a")),
+    )
+    assert (one.void, one.examples, one.sites) == (None, 30, SITES)
 
 
 class Recording(LoopEngine):
@@ -178,7 +201,7 @@ def rehearsed(secure: Secure, plan: Plan, replies: list[Reply], seed: int) -> Ag
         own = coins(plan.seed, plan.round, one.site)
         updates[one.site] = quantise(terms, vectors, one.examples, sums, own, stream)
     total = Rehearsal(terms, roster, keys, random.Random(seed).randbytes, stream).run(updates)
-    return aggregate_of(total, shapes, len(replies), {}, {one.site: one.memory or "" for one in replies})
+    return aggregate_of(total, plan, secure, shapes, len(replies), {})
 
 
 @pytest.mark.parametrize("bits", RINGS)

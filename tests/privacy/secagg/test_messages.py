@@ -22,7 +22,7 @@ def rows(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[tuple[tuple[int,
 
 SITE, SHARE = st.integers(0, 65535), st.integers(0, PRIME - 1).map(lambda value: value.to_bytes(SIZE))
 MESSAGES: dict[type[Message], st.SearchStrategy[Message]] = {
-    Advert: st.builds(Advert, SITE, of(32), of(32), of(32), of(64)),
+    Advert: st.builds(Advert, SITE, of(32), of(32), of(32), rows(st.just(b"")), of(64)),
     Shares: st.builds(Shares, SITE, of(32), rows(of(SEALED))),
     Delivery: st.builds(Delivery, SITE, of(32), rows(of(SEALED))),
     Header: st.builds(Header, SITE, of(32)),

@@ -126,7 +126,7 @@ def test_a_sum_beyond_what_sites_can_send_is_refused() -> None:
         total.mean("delta")
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(5))
 def test_weights_beyond_what_sites_can_send_are_refused(index: int) -> None:
     one = rehearsal(4)
     updates = raw_updates(one.terms)
@@ -137,7 +137,7 @@ def test_weights_beyond_what_sites_can_send_are_refused(index: int) -> None:
 
 def test_a_mean_over_no_weight_is_refused() -> None:
     one = rehearsal(4)
-    none = Update(one.terms.form, 4, np.zeros(37, "<u4"), np.zeros(7, np.uint64))
+    none = Update(one.terms.form, 4, np.zeros(37, "<u4"), np.zeros(8, np.uint64))
     with pytest.raises(Refused, match="weights are all 0"):
         one.run(dict.fromkeys(one.terms.sites, none)).mean("delta")
 
@@ -191,6 +191,7 @@ def test_a_round_without_parts_adds_its_scalars() -> None:
 
 def test_a_ring_s_sum_is_signed() -> None:
     one = rehearsal(4, 20)
-    minus = Update(one.terms.form, 4, np.full(37, -3, np.int64).astype("<u4"), np.array([1, 1, 0, 0, 0, 0, 0], "<u8"))
+    words, scalars = np.full(37, -3, np.int64).astype("<u4"), np.array([1, 0, 1, 0, 0, 0, 0, 0], "<u8")
+    minus = Update(one.terms.form, 4, words, scalars)
     total = one.run(dict.fromkeys(one.terms.sites, minus))
     assert set(signed(total.words, 20).tolist()) == {-12}

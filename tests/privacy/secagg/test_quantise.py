@@ -124,7 +124,7 @@ def test_what_is_clipped_is_counted() -> None:
     part = Segment("p", 6, "uniform", 0.5, 100)
     values = np.array([0.5, -0.5, 0.6, -7, 0, np.float32(0.5) + np.float32(6e-8)], np.float32)
     update = quantise(make_terms(part), {"p": values}, 2000, {"loss": np.array([5, -6])}, COINS, Keystream())
-    assert update.scalars.view(np.int64).tolist() == [2000, 255, 1, 3, 5, -6]
+    assert update.scalars.view(np.int64).tolist() == [2000, 0, 255, 1, 3, 5, -6]
     assert signed(update.words, 32).tolist() == [100, -100, 100, -100, 0, 100]
 
 
@@ -163,7 +163,7 @@ def test_metric_sums_have_a_limit_that_is_tight(sign: int) -> None:
     largest = {"loss": np.array([sign * limit, 0])}
     update = quantise(terms, vectors, 1, largest, COINS, Keystream())
     total = sum([update.scalars] * 7, np.zeros(len(update.scalars), np.uint64))
-    assert total.view(np.int64).tolist()[4] == 7 * sign * limit
+    assert total.view(np.int64).tolist()[5] == 7 * sign * limit
     with pytest.raises(NotSummable, match="'loss' is too large to be summed over 7 sites"):
         quantise(terms, vectors, 1, {"loss": np.array([sign * (limit + 1), 0])}, COINS, Keystream())
 

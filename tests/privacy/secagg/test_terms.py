@@ -43,6 +43,7 @@ CHANGES: dict[str, Any] = {
     "bits": 24,
     "parts": (Segment("delta", 10, "examples", 1.5, 1001), TERMS.parts[1]),
     "scalars": TERMS.scalars[:1],
+    "starts": ("", "1-ab", "1-ab", ""),
 }
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -144,4 +145,4 @@ def test_places_cover_everything_once() -> None:
     assert TERMS.places == {"delta": slice(0, 10), "c": slice(10, 15)}
     places = list(TERMS.scalar_places.values())
     assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
-    assert places[-1].stop == 3 + 2 + 2 + 2048
+    assert places[-1].stop == 4 + 2 + 2 + 2048
