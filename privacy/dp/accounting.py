@@ -9,10 +9,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 from functools import lru_cache
-from typing import Literal
 
 import dp_accounting
 import numpy as np
@@ -21,6 +18,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from numpy.typing import NDArray
 
 from hansa.errors import UserError
+from privacy.dp.cost import Cost
 from privacy.dp.mechanism import Event
 
 STEP = 1e-4  # of PLD's grid, where losses spread over NARROW to WIDE; finer below, coarser above
@@ -39,33 +37,6 @@ Divergences = NDArray[np.float64]  # by order
 
 # An order that does not converge is left out by dp-accounting, which says so, a line an order.
 logging.getLogger("absl").addFilter(lambda record: "failed to converge" not in str(record.msg))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What releases cost together.
-
-    Args:
-        epsilon: at delta; never negative, infinite without noise.
-        delta: as asked.
-        accountant: whose bound it is.
-        remark: why it is not PLD's, in words; "" where it is.
-    """
-
-    epsilon: float
-    delta: float
-    accountant: Literal["PLD", "RDP"]
-    remark: str = ""
-
-    @property
-    def shown(self) -> str:
-        """Epsilon to four digits, rounded up."""
-        return rounded_up(self.epsilon)
-
-
-def rounded_up(epsilon: float) -> str:
-    """An epsilon to four digits, as one reads it."""
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal_from_float(epsilon)):.4g}"
 
 
 def epsilon(events: Iterable[Event], delta: float) -> Cost:

@@ -28,9 +28,9 @@ from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
 
 ROWS, WIDE = 40, 6
-RECORD = {"unit": "record", "noise_multiplier": 1.0, "delta": 1e-3, "clip": 1.0}
-SITE = {"unit": "site", "noise_multiplier": 0.5, "delta": 1e-3, "clip": 0.3}
-SECURE = {"secure": True, "clip": 0.5}
+RECORD: dict[str, Any] = {"unit": "record", "noise_multiplier": 1.0, "delta": 1e-3, "clip": 1.0}
+SITE: dict[str, Any] = {"unit": "site", "noise_multiplier": 0.5, "delta": 1e-3, "clip": 0.3}
+SECURE: dict[str, Any] = {"secure": True, "clip": 0.5}
 
 
 class Rings(Task):
@@ -79,7 +79,7 @@ class Moving(nn.Module):
         return y
 
 
-def run(task: Task | None = None, dp: Any = None, sites: int = 4, rounds: int = 3, **more: Any) -> Any:
+def run(task: Task | None = None, dp: Any = None, sites: int = 4, rounds: Any = 3, **more: Any) -> Any:
     training = more.pop("training", {"steps": 4, "batch_size": 10, "lr": 0.5})
     names = [f"site-{number}" for number in range(sites)]
     return simulate(task or Rings(), sites=names, dp=dp or RECORD, training=training, rounds=rounds, **more)

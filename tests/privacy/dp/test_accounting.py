@@ -17,7 +17,8 @@ from opacus.accountants import RDPAccountant as OpacusRDP
 
 from hansa.errors import UserError
 from privacy.dp import accounting
-from privacy.dp.accounting import Cost, epsilon, noise_multiplier_for, rounded_up, rounds_for
+from privacy.dp.accounting import epsilon, noise_multiplier_for, rounds_for
+from privacy.dp.cost import Cost, rounded_up
 from privacy.dp.mechanism import Event
 
 ROUNDING = 1 + 1e-7  # of Fourier transforms in float64, on an epsilon
