@@ -28,6 +28,7 @@ FAR = 1e-15  # probability beyond which losses do not widen the grid
 LEAST_DELTA = 1e-10  # that stands clear of the rounding of a Fourier transform in float64
 HARDLY_ANY = 1e-6  # noise multiplier below which there is no noise: epsilon is above 10^11
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e6  # noise multipliers that are looked for
+ROUGH = 1e-3  # of an epsilon that noise is looked for: the step of the grid on which it is
 TOLERANCE = 1e-3  # relative, of a noise multiplier that is looked for
 MOST_ROUNDS = 1 << 20
 DISTRIBUTIONS = 16  # that are kept of each kind, a few MB each
@@ -56,6 +57,8 @@ def epsilon(events: Iterable[Event], delta: float) -> Cost:
         return Cost(0.0, delta, "PLD")
     if any(sigma < HARDLY_ANY for sigma, _, _ in releases):
         return Cost(math.inf, delta, "PLD")
+    if len(releases) == 1 and releases[0][1] == 1:  # the sum's distribution of losses is known in closed form
+        return Cost(max(0.0, float(dp_accounting.get_epsilon_gaussian(releases[0][0], delta))), delta, "PLD")
     divergences = _renyi(releases)
     bound = _at(divergences, delta)
     if delta < LEAST_DELTA:
@@ -78,7 +81,7 @@ def epsilon(events: Iterable[Event], delta: float) -> Cost:
 def noise_multiplier_for(target: float, delta: float, sample_rate: float, count: int) -> float:
     """The least noise multiplier by which so many releases cost no more than epsilon = target.
 
-    It is up to TOLERANCE too high, never too low, and the same for the same arguments.
+    It is a few thousandths too high at most, never too low, and the same for the same arguments.
 
     Raises:
         UserError: no noise that is worth the name reaches it.
@@ -87,8 +90,10 @@ def noise_multiplier_for(target: float, delta: float, sample_rate: float, count:
     if not target > 0:
         raise ValueError(f"an epsilon of {target}")
 
+    step = STEP * 2.0 ** max(0, math.floor(math.log2(min(target * ROUGH, COARSEST) / STEP)))
+
     def cost(noise_multiplier: float) -> float:
-        return epsilon([Event(noise_multiplier, sample_rate, count)], delta).epsilon
+        return _roughly(noise_multiplier, sample_rate, count, delta, step)
 
     high, at_high = 1.0, cost(1.0)
     low, at_low = high, at_high
@@ -111,7 +116,17 @@ def noise_multiplier_for(target: float, delta: float, sample_rate: float, count:
         else:
             high, at_high = guess, at
         turn += 1
+    while epsilon([Event(high, sample_rate, count)], delta).epsilon > target:  # where PLD's own bound is not the lower
+        high *= 1 + TOLERANCE
     return high
+
+
+def _roughly(sigma: float, rate: float, count: int, delta: float, step: float) -> float:
+    """An epsilon that is hardly too high, and never too low: PLD on a coarse grid."""
+    if rate == 1:
+        return float(dp_accounting.get_epsilon_gaussian(sigma / math.sqrt(count), delta))
+    one = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=step)
+    return float((one.self_compose(count) if count > 1 else one).get_epsilon_for_delta(delta))
 
 
 def rounds_for(target: float, delta: float, noise_multiplier: float, sample_rate: float, steps: int) -> int:
