@@ -20,12 +20,15 @@ from clients.audit import AUDIT, Audit
 from clients.child import Child, ChildFailed, Ready
 from clients.dial import NODE, SESSIONS
 from clients.failures import LINES, Failure
+from clients.ground import ground_of
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
-from clients.policy import Refused, Said, admit, check_federation, check_protection, said_by
-from clients.secure import SecureHalf, ground_of
+from clients.policy import admit, check_federation, check_protection
+from clients.refusals import Refused
+from clients.secure import SecureHalf
 from clients.sitefolder import SiteFolder, open_site_folder
 from clients.spending import LEDGERS, Spending
+from clients.sumrules import Said, said_by
 from hansa.errors import UserError
 from hansa.processes import only_one
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY, numbered

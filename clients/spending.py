@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.child import Ready
-from clients.policy import Reason, Refused
+from clients.refusals import Reason, Refused
 from clients.sitefile import BudgetTable, PolicyTable
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan

@@ -15,7 +15,7 @@ from clients.child import Child, ChildDied, ChildFailed
 from clients.failures import LINES, Failure
 from clients.link import Identity, Link
 from clients.participant import MAX_DEATHS, Dropped, Participant
-from clients.policy import Reason, Refused
+from clients.refusals import Reason, Refused
 from clients.secure import SecureHalf
 from clients.sitefile import PolicyTable
 from clients.spending import Reserve, Spending

@@ -15,12 +15,14 @@ from signal import SIGKILL
 
 from clients.audit import Audit
 from clients.child import Child, Ready
+from clients.ground import ground_of
 from clients.link import Identity, Invitation
 from clients.participant import Participant
-from clients.policy import said_by
-from clients.secure import SecureHalf, Shapes, ground_of
+from clients.rounding import Shapes
+from clients.secure import SecureHalf
 from clients.sitefolder import open_site_folder
 from clients.spending import LEDGERS, Spending
+from clients.sumrules import said_by
 from hansa.records import Part
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 from hansa.wire.link_pb2 import Plan, Result, Secure, SiteFrame
