@@ -68,12 +68,15 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[bounds]\n'round.rounds' = {max = 1}",
         [
             "[bounds.round.rounds]: a site reads no such table; did you mean [rounds]? "
-            "(tables: federation, privacy, rounds, strategy, training)"
+            "(tables: dp, federation, privacy, rounds, strategy, training)"
         ],
     ),
     (
         "[bounds]\n'data.target' = {max = 1}",
-        ["[bounds.data.target]: a site reads no such table (tables: federation, privacy, rounds, strategy, training)"],
+        [
+            "[bounds.data.target]: a site reads no such table "
+            "(tables: dp, federation, privacy, rounds, strategy, training)"
+        ],
     ),
     (
         "[bounds]\n'training.epochs' = {max = 1}",

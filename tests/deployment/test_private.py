@@ -1,4 +1,4 @@
-"""Differential privacy in the whole deployment, by Flower and under secure aggregation: who enters what, who refuses."""
+"""Differential privacy in the whole deployment, under secure aggregation: who enters what, and who refuses."""
 
 import json
 from typing import TYPE_CHECKING
