@@ -15,7 +15,7 @@ from hansa.errors import UserError
 from hansa.records import Part
 from hansa.wire.link_pb2 import Plan, Result
 from hansa.wire.secure import has
-from privacy.dp.terms import terms_in, weight_of
+from privacy.dp.terms import public_weight
 from privacy.scalars import whole
 from privacy.secagg.quantise import Update, quantise
 from privacy.secagg.terms import Terms
@@ -87,11 +87,10 @@ def metrics_of(terms: Terms, plan: Plan, start: str, sums: Shapes) -> list[int]:
     return [at for at, one in enumerate(terms.scalars) if sizes.get(one.name) == one.size]
 
 
-def public_weight(plan: Plan, site: str) -> int | None:
-    """Of a site that is protected as a whole: the server adds noise to a sum in which it reckons with that weight."""
+def weight_of_zeros(plan: Plan, site: str) -> int | None:
+    """The weight at which a site's zeros count; None: they count for nothing."""
     try:
-        terms = terms_in(json.loads(plan.hyper))
-        return weight_of(terms, site) if terms is not None and terms.unit == "site" else None
+        return public_weight(json.loads(plan.hyper), site)
     except (UserError, ValueError, TypeError, RecursionError):
         return None  # no terms that anybody could train by
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from clients import steps
 from clients.ground import Ground
 from clients.hand import Hand
-from clients.rounding import Rounding, Shapes, public_weight
+from clients.rounding import Rounding, Shapes, weight_of_zeros
 from hansa.records import Part
 from hansa.wire.link_pb2 import Plan, Result, Secure, SiteFrame
 from privacy.secagg.errors import Refused
@@ -101,7 +101,7 @@ class SecureHalf:
             if (agreed := self._agreed(plan)) is None:
                 return
             hand, terms = agreed
-            hand.update = nothing(terms, public_weight(plan, self.ground.site))
+            hand.update = nothing(terms, weight_of_zeros(plan, self.ground.site))
         self.ground.say(f"round {plan.round}: this site gives nothing, and the server does not learn it: {why}")
 
     def may_mask(self) -> bool:

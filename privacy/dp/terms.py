@@ -117,6 +117,22 @@ def weight_of(terms: DpTable, site: str) -> int:
     return terms.weights[site]
 
 
+def public_weight(hyper: Mapping[str, Any], site: str) -> int | None:
+    """The weight at which a site's zeros count, where it is protected as a whole; None: they count for nothing.
+
+    The noise of such a sum is reckoned with the weights of all sites that are in it, whatever they gave.
+
+    Args:
+        hyper: the plan's hyper-parameters.
+        site: its name.
+
+    Raises:
+        UserError: the terms are wrong, or give it none.
+    """
+    terms = terms_in(hyper)
+    return weight_of(terms, site) if terms is not None and terms.unit == "site" else None
+
+
 def site_noise(terms: DpTerms) -> float:
     """The noise multiplier of each round's sum over whole sites. No amplification is claimed, whoever is asked.
 
