@@ -161,7 +161,7 @@ def _participant(
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     half = SecureHalf(ground_of(folder, said, run, audit.append, say))
-    spending = Spending(folder.path / LEDGERS, run, folder.file.budget, folder.file.policy, audit.append, say)
+    spending = Spending(folder.path / LEDGERS, run, folder.file, said, audit.append, say)
     unmasked = folder.file.policy.allow_unprotected and not secure
     try:
         one = Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked, spending)

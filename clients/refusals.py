@@ -17,6 +17,7 @@ class Reason(StrEnum):
     RING = "ring_too_small"
     TERMS = "terms_of_no_app"
     PLAN = "plan_absurd"
+    SEED = "seed_of_no_app"
     PRIVATE = "no_differential_privacy"
     BUDGET = "budget_spent"
     LEDGER = "ledger_unusable"
@@ -39,7 +40,9 @@ LINES = {
     Reason.RING: "[privacy] ring_bits is less than the site allows ([policy] min_ring_bits in its site.toml)",
     Reason.TERMS: "the server sums otherwise than [privacy] in the app's federation.toml says, or more often",
     Reason.PLAN: "the plan's model or its hyper-parameters are not finite",
-    Reason.PRIVATE: "the site lets out what was trained under differential privacy only ([budget] in its site.toml)",
+    Reason.SEED: "the plan's seed is not that of the app's federation.toml, and rows would be split otherwise by it",
+    Reason.PRIVATE: "[dp] is not as the app's federation.toml has it, or not as the site asks: for the unit that its "
+    "[budget] names, for groups by its own [data] split.by",
     Reason.BUDGET: "it would take more than the site's privacy budget ([budget] in its site.toml) has left",
     Reason.LEDGER: "the site's ledger of what it released cannot be used; the site's log says why",
     Reason.UNITS: "[dp] does not fit the site's rows; the site's log says why",

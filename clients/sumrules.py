@@ -12,6 +12,7 @@ from clients.sitefile import PolicyTable
 from hansa.appfiles import FEDERATION
 from hansa.choose import registered
 from hansa.records import Part
+from hansa.tables import FederationTable
 from privacy.config import PrivacyTable
 from privacy.dp.config import DpTable
 from privacy.secagg.terms import Terms
@@ -26,11 +27,14 @@ class Said:
 
     privacy: PrivacyTable  # as [dp] has it
     rounds: int  # of the run
+    dp: DpTable | None = None
+    seed: int = 0
 
     @property
     def text(self) -> str:
         """All of it, in one form."""
-        return json.dumps([self.privacy.model_dump(mode="json"), self.rounds], sort_keys=True)
+        dp = self.dp and self.dp.model_dump(mode="json")
+        return json.dumps([self.privacy.model_dump(mode="json"), self.rounds, dp, self.seed], sort_keys=True)
 
     def broken_by(self, terms: Terms) -> str | None:
         """What of an attempt's terms is not as it says."""
@@ -59,9 +63,10 @@ def said_by(app: Path) -> Said:
         privacy = PrivacyTable.model_validate(tables.get("privacy", {}))
         dp = DpTable.model_validate(tables["dp"]) if "dp" in tables else None
         rounds = registered("hansa.tables")["rounds"].load().model_validate(tables.get("rounds", {})).rounds
+        seed = FederationTable.model_validate(tables.get("federation", {})).seed
     except ValidationError as error:
         raise Refused(Reason.FEDERATION, f"{FEDERATION} [{error.title}]: {error.error_count()} problems") from error
-    return Said(privacy.under(dp), rounds)
+    return Said(privacy.under(dp), rounds, dp, seed)
 
 
 def is_pair(policy: PolicyTable, members: int) -> bool:

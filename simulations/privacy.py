@@ -60,7 +60,7 @@ def told(found: Mapping[str, Statement]) -> list[str]:
         costs = sorted(one.cost.epsilon for one in found.values())
         spread = f"epsilon from {rounded_up(costs[0])} to {rounded_up(costs[-1])}"
         lines.insert(2, f"of {len(found)} sites {site} is protected least; {spread}")
-    return lines
+    return [*lines, "not covered: noise and coins come from the run's seed, and who knows it can take them away again"]
 
 
 def check_stragglers(dp: DpTable | None, stragglers: Stragglers | None) -> None:

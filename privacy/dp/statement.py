@@ -75,7 +75,8 @@ class Statement:
             f"how many {self.unit}s a site trains on: it is in the size of its steps",
             f"a person who is at several sites: what they spend adds up{' over all rows' * (self.unit == 'record')}",
             "other uses of the same rows, outside this ledger",
-            "test and validation rows, which train nothing and of which no metric leaves",
+            "test and validation rows, which train nothing and of which no metric leaves; which these are is fixed",
+            "what prepares rows by the site's own values before training, such as means and deviations",
         ]
         if self.repeats:
             lines.insert(0, "a person with several rows, who is protected less than one row is (acknowledge_repeats)")

@@ -91,7 +91,7 @@ def main() -> None:
 
     identity = Identity(home / CA, home / TLS_CERTIFICATE, home / TLS_KEY)
     bounds, spool = folder.file.bounds, home / "spool" / run
-    spending = Spending(home / LEDGERS, run, folder.file.budget, folder.file.policy, ground.note, ground.say)
+    spending = Spending(home / LEDGERS, run, folder.file, said_by(app), ground.note, ground.say)
     site = Participant(invite, start, identity, spool, ground.say, bounds, half, False, spending)
     print(site.take_part(), flush=True)
 
