@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from clients import rowwise
-from clients.gradients import Loss, Made, UnitGradients
+from clients.gradients import TINY, Loss, Made, UnitGradients
 from clients.hooks import Hooks
 from clients.poisson import Piece, PoissonBatches
-from clients.trainer import Trainer, _moving, _Steps
+from clients.trainer import Steps, Trainer, moving
 from hansa.errors import UserError
 from hansa.metrics import mean_loss
 from hansa.records import LocalRun
@@ -72,22 +72,22 @@ class DpTrainer(Trainer):
         """
         if not isinstance(batches, PoissonBatches):
             raise UserError("[dp]: the strategy trains on batches of its own; give ctx.fit those that it was given")
-        moving = _moving(model, tuple(only), tuple(without))
-        optimizer = self.task.optimizer(moving.values(), self.hyper)
+        trained = moving(model, tuple(only), tuple(without))
+        optimizer = self.task.optimizer(trained.values(), self.hyper)
         scheduler = self.task.scheduler(optimizer, batches.steps)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UserError("task: optimizer gave LBFGS, which needs many gradients a step; use sgd, adam, adamw")
-        bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
-        steps = _PrivateSteps(self, list(moving.values()), optimizer, Hooks(*bound) if hooks else None)
+        bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
+        steps = _PrivateSteps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
 
         def mean(model: nn.Module, batch: Any) -> Tensor:
             return mean_loss(loss(model, batch) if loss else self.task.loss(*output_of(self.task, model, batch)))
 
         rowwise.check(self.task, model, batches, mean)
-        method, self.seen.notes = rowwise.choose(model, moving, batches, mean)
+        method, self.seen.notes = rowwise.choose(model, trained, batches, mean)
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        total = _Sum(model, list(moving.values()), mean, method, self.mechanism.clip, self.seen)
+        total = _Sum(model, list(trained.values()), mean, method, self.mechanism.clip, self.seen)
         with seeded(self.stream.seed(), "rows"):  # were dropout's masks known, they would tell rows apart
             for draw in batches.draws(self._most(method), alone=method is None):
                 total.fill(draw)
@@ -109,7 +109,7 @@ class DpTrainer(Trainer):
         return max(1, min(ROWS, self.chunk_bytes // (4 * floats))) if floats else ROWS
 
 
-class _PrivateSteps(_Steps):
+class _PrivateSteps(Steps):
     """The optimiser's steps from gradients that are there."""
 
     def step(self) -> None:
@@ -184,12 +184,16 @@ class _Sum:
             self.rows = 0
 
     def _scales(self, squares: Tensor) -> Tensor:
-        """What brings each gradient down to the clip norm, [U]; 0 for one that is not finite."""
-        scales = (SLACK * self.clip / squares.sqrt()).clamp(max=1.0)  # a zero norm gives infinity, and so 1
-        valid = squares.isfinite()
-        self.seen.units += len(squares)
-        self.seen.invalid += int(len(squares) - valid.sum())
-        return scales.where(valid, 0.0)
+        scales = clipping(squares, self.clip)
+        self.seen.units += len(scales)
+        self.seen.invalid += int((scales == 0).sum())
+        return scales
+
+
+def clipping(squares: Tensor, clip: float) -> Tensor:
+    """What brings gradients of squared norms [U] within the clip, [U]; 0 for one that is not finite, or nearly so."""
+    scales = (SLACK * clip / squares.sqrt()).clamp(max=1.0)  # a zero norm gives infinity, and so 1
+    return scales.where(squares.isfinite() & (scales >= TINY), 0.0)
 
 
 def _views(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:

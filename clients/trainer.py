@@ -58,8 +58,8 @@ class Trainer:
             UserError: no parameter to train, a strategy that is not valid with the optimiser, or a loss that is not
                 one number.
         """
-        moving = _moving(model, tuple(only), tuple(without))
-        optimizer = self.task.optimizer(moving.values(), self.hyper)
+        trained = moving(model, tuple(only), tuple(without))
+        optimizer = self.task.optimizer(trained.values(), self.hyper)
         scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
         if not hasattr(scheduler, "step") and scheduler is not None:
             raise UserError(f"task: scheduler gave {type(scheduler).__name__}; return one of torch's, or None")
@@ -67,8 +67,8 @@ class Trainer:
             raise UserError(
                 "task: optimizer gave LBFGS, which evaluates a batch many times a step; use sgd, adam, adamw"
             )
-        bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
-        steps = _Steps(self, list(moving.values()), optimizer, Hooks(*bound) if hooks else None)
+        bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
+        steps = Steps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
         for batch in batches:
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
@@ -80,7 +80,7 @@ class Trainer:
         return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
 
 
-class _Steps:
+class Steps:
     """The optimiser's steps: unscale, correct the gradient, clip, step, correct the parameter."""
 
     def __init__(
@@ -127,10 +127,15 @@ class _Steps:
         self.taken += 1
 
 
-def _moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:
+def moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:
+    """What is trained, by name.
+
+    Raises:
+        UserError: nothing is.
+    """
     named = {n: p for n, p in model.named_parameters() if matches(n, only) and not matches(n, without)}
-    moving = {n: p for n, p in named.items() if p.requires_grad}
-    if not moving:
+    found = {n: p for n, p in named.items() if p.requires_grad}
+    if not found:
         names = f"names {', '.join(only)}" + (f" without {', '.join(without)}" if without else "")
         raise UserError(f"task: the model has no parameter to train ({names}, with requires_grad)")
-    return moving
+    return found
