@@ -3,7 +3,7 @@
 from typing import Any
 
 from privacy.dp.config import DpTable
-from privacy.dp.statement import HONEST, Statement
+from privacy.dp.statement import HONEST, Statement, uncovered
 from server.sitelevel import SiteLevel
 
 
@@ -23,8 +23,9 @@ def promised(dp: DpTable, rounds: int, level: SiteLevel | None) -> tuple[list[st
     lines = [
         f"differential privacy (unit: {whose}): {what}, delta = {dp.delta:g}, for {rounds} rounds at each site",
         "each site draws, clips and adds noise by itself, and enters what it lets out into its own ledger: "
-        "`hansa budget show` says there what it comes to, and what is not covered",
+        "`hansa budget show` says there what it comes to",
     ]
+    lines += [f"not covered: {line}" for line in uncovered(dp.unit, dp.acknowledge_repeats)]
     if dp.epsilon is not None:
         lines.insert(1, "a site lets no more out than that; less, where it took part in fewer rounds")
     said = {"unit": dp.unit, "epsilon": dp.epsilon, "noise_multiplier": dp.noise_multiplier, "delta": dp.delta}

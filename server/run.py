@@ -67,6 +67,9 @@ class Run:
             state, progress = self._train(state, progress)
         if progress.round and progress.void_in_a_row == progress.round:
             raise RunFailed(f"none of the {progress.round} rounds counted, nothing was learnt; the warnings say why")
+        if progress.void:
+            text = f"{progress.void} of the {progress.round} rounds did not count; the warnings say why"
+            self.tell(Note(progress.round, "warning", text))
         early = self._stale(progress)
         progress = self._judge_last(state, progress)
         chosen, at = state, progress.round
@@ -82,7 +85,8 @@ class Run:
         progress = self._judge(state, progress, aggregate)
         void = progress.void_in_a_row + 1 if aggregate.void else 0
         memory = progress.memory if aggregate.void else {**progress.memory, **aggregate.memory}
-        progress = replace(progress, round=number, void_in_a_row=void, memory=memory, clip=clip)
+        lost = progress.void + bool(void)
+        progress = replace(progress, round=number, void_in_a_row=void, void=lost, memory=memory, clip=clip)
         if self.score is not None:
             self.tell(Scored(number, "server", ALL, self.score(after)))
         self.checkpoints.save(after, progress)

@@ -58,8 +58,9 @@ def told(found: Mapping[str, Statement]) -> list[str]:
     lines = list(worst.lines)
     if len(found) > 1:
         costs = sorted(one.cost.epsilon for one in found.values())
-        spread = f"epsilon from {rounded_up(costs[0])} to {rounded_up(costs[-1])}"
-        lines.insert(2, f"of {len(found)} sites {site} is protected least; {spread}")
+        least, most = rounded_up(costs[0]), rounded_up(costs[-1])
+        spread = f"of {len(found)} sites {site} is protected least; epsilon from {least} to {most}"
+        lines.insert(2, spread if least != most else f"so at each of the {len(found)} sites")
     return [*lines, "not covered: noise and coins come from the run's seed, and who knows it can take them away again"]
 
 

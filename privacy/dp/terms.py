@@ -94,7 +94,7 @@ def mechanism_for(terms: DpTerms, hyper: Mapping[str, Any], rows: int, groups: i
     if terms.unit == "record" and groups is not None and groups < rows and not terms.acknowledge_repeats:
         raise UserError(
             f'[dp] unit = "record": {rows} training rows are of {groups} ids ([data] split.by), and who has several is '
-            'protected less; set unit = "group", or acknowledge_repeats = true'
+            'protected less; set unit = "group" and group_column to the ids\' column, or acknowledge_repeats = true'
         )
     if terms.unit == "group" and groups is None:
         raise UserError(
