@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 STRETCH = 512  # floats
 SURE = 1e-20  # of a squared norm: what vanishes below it is less than a millionth
 TINY = 2.0**-126  # the least float32 that has all its digits
-Loss = Callable[[nn.Module, Any], Tensor]  # the mean over a batch's rows
+Loss = Callable[[nn.Module, Any, int], Tensor]  # the sum over so many rows of a batch
 Moving = Mapping[str, nn.Parameter]  # what is trained, by name
 
 
@@ -84,7 +84,7 @@ class _Whole(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, batch: Any) -> Tensor:
-        return self.loss(self.model, batch)
+        return self.loss(self.model, batch, 1)
 
 
 class Made:

@@ -115,7 +115,7 @@ class Layers:
         """Forward and backward; leaves the uses with their gradients."""
         self.uses, rows, self.watching = [], sum(sizes), True
         try:
-            loss = self.loss(self.model, batch) * rows
+            loss = self.loss(self.model, batch, rows)
         finally:
             self.watching = False
         if not self.uses:
@@ -127,6 +127,8 @@ class Layers:
                 raise Unfit(
                     f"a {type(use.layer).__name__} whose input has no dimension of rows, or is changed in place"
                 )
+            if g.dtype != torch.float32:
+                raise Unfit(f"a {type(use.layer).__name__} that works in {g.dtype}")
             use.g, use.sizes = shared(g, sizes), sizes
         self.uses = [use for use, _ in reached]
 

@@ -14,6 +14,7 @@ from clients.batches import Batches, OwnStream
 from clients.dpsgd import Seen
 from clients.memory import MemoryStore
 from clients.private import drawn
+from clients.rowwise import Way, tried
 from clients.split import groups_of, valid_split
 from clients.trainer import Trainer
 from hansa.errors import UserError
@@ -111,7 +112,9 @@ class SiteHalf:
         if self._stream:
             name = type(self.task).__name__
             raise UserError(f"[dp]: task {name} has batches of its own, and rows must be drawn by chance; remove them")
-        one = drawn(terms, context, self.strategy, self.task, train, self.key(plan, self.site.name), self.workers)
+        key, way = self.key(plan, self.site.name), self._way
+        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, context.memory)
+        one = drawn(terms, context, self.strategy, self.task, train, key, self.workers, way)
         self.seen = one.trainer.seen
         return self.strategy.local_update(model, one.batches, one.trainer)
 
@@ -146,6 +149,11 @@ class SiteHalf:
     def _test_rows(self) -> Dataset | None:
         rows = self.task.test_data(self.site)
         return None if rows is None else sized(rows, "test_data")
+
+    @cached_property
+    def _way(self) -> Way:
+        """To the gradients of units, tried on the model that the run starts with: a plan's would let the server ask."""
+        return tried(self.task, self.bench.load(*self.bench.start, {}), self._rows[0], self.bench.device)
 
     @cached_property
     def _stream(self) -> OwnStream:
