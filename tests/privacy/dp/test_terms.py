@@ -42,7 +42,8 @@ def test_what_is_missing_is_told_key_by_key(tmp_path: Path) -> None:
     assert problems(tmp_path, "[dp]\n") == [
         'federation.toml [dp] unit: is missing; give "record", "group" or "site" (who is protected)',
         "federation.toml [dp] delta: is missing; give a number above 0 and below 1, well below 1 / (rows of a site)",
-        "federation.toml [dp] clip: is missing; give a number of at least 1e-10 (the L2 norm up to which one unit counts)",
+        "federation.toml [dp] clip: is missing; give a number of at least 1e-10 "
+        "(the L2 norm up to which one unit counts)",
     ]
 
 
