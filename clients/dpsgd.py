@@ -38,6 +38,12 @@ class Seen:
     units: int = 0  # drawn
     notes: tuple[str, ...] = ()  # why faster ways to gradients were left
 
+    def __str__(self) -> str:
+        said = (
+            f"DP-SGD drew {self.units} units; {self.empty} draws were empty, {self.invalid} gradients counted as zero"
+        )
+        return "; ".join([said, *self.notes])
+
 
 @dataclass
 class DpTrainer(Trainer):

@@ -63,9 +63,12 @@ class Worker:
     def handle(self, frame: PlanFrame, files: dict[str, Path], upload: Path) -> Result | Failure:
         """Does a plan: its result, or why there is none. A large upload is in the file afterwards."""
         plan = from_plan(frame, self.file.site.name, files)
-        answer = self._half(plan.seed).handle(plan)
+        half = self._half(plan.seed)
+        answer = half.handle(plan)
         if isinstance(answer, Refusal):
             return Failure.SITS_OUT
+        if plan.kind == "train" and half.seen is not None:
+            _say(f"round {plan.round}: {half.seen}")
         self.report.add(plan, answer)
         answer = released(plan, answer, _say)
         parts = self.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
