@@ -37,11 +37,8 @@ class Batches:
             yield self.task.batch_transform(to_device(batch, self.device))
 
     def _endless(self, number: int) -> Iterator[Any]:
-        seed, round, site = self.purpose
-        generator = torch_generator(seed, round, site, "batches", number)
-        while True:
-            order = torch.randperm(len(self.dataset), generator=generator)
-            rows = [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
+        order, loading = (torch_generator(*self.purpose, of, number) for of in ("batches", "workers"))
+        for rows in self._epochs(order):
             if not self.workers:
                 yield from (collate(self.dataset, r) for r in rows)
             else:
@@ -49,8 +46,14 @@ class Batches:
                     self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
                     batch_sampler=rows,
                     num_workers=self.workers,
-                    generator=generator,
+                    generator=loading,
                 )
+
+    def _epochs(self, generator: torch.Generator) -> Iterator[list[list[int]]]:
+        """The rows of each batch of an epoch, without end."""
+        while True:
+            order = torch.randperm(len(self.dataset), generator=generator)
+            yield [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
 
 
 class OwnStream:
