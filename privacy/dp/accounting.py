@@ -26,6 +26,7 @@ NARROW, WIDE, LEAST_WIDTH = 2.0, 25.0, 2.0**-6
 COARSEST = 0.05  # grid step beyond which epsilon is in the thousands
 FAR = 1e-15  # probability beyond which losses do not widen the grid
 LEAST_DELTA = 1e-10  # that stands clear of the rounding of a Fourier transform in float64
+MOST_STEPS = 1 << 20  # of a kind, since each adds to that rounding; beyond it, it takes minutes as well
 HARDLY_ANY = 1e-6  # noise multiplier below which there is no noise: epsilon is above 10^11
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e6  # noise multipliers that are looked for
 ROUGH = 1e-3  # of an epsilon that noise is looked for: the step of the grid on which it is
@@ -63,6 +64,8 @@ def epsilon(events: Iterable[Event], delta: float) -> Cost:
     bound = _at(divergences, delta)
     if delta < LEAST_DELTA:
         return Cost(bound, delta, "RDP", f"delta is below {LEAST_DELTA:g}, where PLD's arithmetic ends: RDP's bound")
+    if max(count for _, _, count in releases) > MOST_STEPS:
+        return Cost(bound, delta, "RDP", f"more than {MOST_STEPS:,} steps are beyond PLD's arithmetic: RDP's bound")
     step = _grid(releases, divergences)
     if step > COARSEST:
         return Cost(bound, delta, "RDP", "epsilon is beyond what PLD can be computed for: RDP's bound, which is higher")

@@ -168,7 +168,7 @@ def test_a_server_that_passes_it_over_is_refused_by_the_sites(
 ) -> None:
     monkeypatch.setattr("privacy.secagg.coordinator.check_held", lambda *all_: None)
     room.sums = {site: (("train/loss", (2,)),) for site in "abc"}
-    with pytest.raises(Turned, match="a: .* metric 'valid/loss' is of 1 of the sites only, and 3 are needed"):
+    with pytest.raises(Turned, match=r"a: .* metric 'valid/loss' is of 1 of the sites only, and 3 are needed"):
         server.ask(plan(1), "abcd", [TRAIN, VALID])
 
 
