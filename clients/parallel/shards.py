@@ -54,7 +54,7 @@ def read(model: nn.Module, layout: Layout, out: Tensor | None) -> None:
         if (senders := _senders(tensor)) is None:
             continue  # another rank holds the same
         if out is None:
-            if dist.get_rank() in senders:
+            if dist.get_rank() in senders and tensor.to_local().numel():
                 dist.send(tensor.to_local().contiguous(), 0)
             continue
         for rank in senders:

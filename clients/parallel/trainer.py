@@ -163,7 +163,7 @@ class _ParallelSteps(_Steps):
                     mend = "compute it in torch from the model's output, undetached"
                     raise UserError(f"task: the loss has no gradient; {mend}")
                 (mean * (weight * self.bench.degrees.cuts)).backward()
-            self.done[0] += mean.detach() * weight
+            self.done[0] += mean.detach() * weight if weight else 0.0
         self.promised += one.rows
         self.done[1] += sum(piece.counted for piece in one.pieces)
         self._move()
@@ -182,11 +182,12 @@ class _ParallelSteps(_Steps):
                 yield next(one.batches), piece.counted / one.rows
             return
         batches = [next(one.batches) for _ in one.pieces]
-        counts = [
-            float(self.task.count(b) if piece.counted else 0) for b, piece in zip(batches, one.pieces, strict=True)
-        ]
+        found = [float(self.task.count(batch)) for batch in batches]
+        counts = [count if piece.counted else 0.0 for count, piece in zip(found, one.pieces, strict=True)]
         total = float(reduced(self.done.new_tensor([sum(counts)]), self.bench))
-        yield from ((batch, count / total if total else 0.0) for batch, count in zip(batches, counts, strict=True))
+        spare = batches[found.index(max(found))]  # a mean over nothing has no gradient, not even times 0
+        for batch, count in zip(batches, counts, strict=True):
+            yield (batch, count / total) if count else (spare, 0.0)
 
     def _move(self) -> None:
         for one in self.held.values():

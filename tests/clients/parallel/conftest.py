@@ -52,8 +52,10 @@ class Pool:
     def stop(self) -> None:
         """Ends them by closing what they listen to."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait(60)
+        self.process.stdout.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ import sys
 import traceback
 from typing import Any, TextIO
 
-import cases
 import torch
 
 from clients.parallel.ranks import join, open_store
 from hansa.errors import UserError
+from tests.clients.parallel import cases
 
 
 def rank(number: int, world: int, lines: TextIO, out: TextIO) -> None:
@@ -39,7 +39,7 @@ def rank(number: int, world: int, lines: TextIO, out: TextIO) -> None:
 
 def main() -> None:
     world = int(sys.argv[1])
-    ends = []
+    ends: list[socket.socket] = []
     for number in range(world):
         ours, theirs = socket.socketpair()
         if not os.fork():
@@ -51,11 +51,10 @@ def main() -> None:
         ends.append(ours)
     files = [(end.makefile("w"), end.makefile("r")) for end in ends]
     port = files[0][1].readline()
-    orders = (line for line in sys.stdin)
     for into, _ in files:
         into.write(port)
         into.flush()
-    for order in orders:
+    for order in sys.stdin:
         for into, _ in files:
             into.write(order)
             into.flush()

@@ -42,3 +42,41 @@ def test_an_update_is_that_of_one_process(pools: "Callable[[int], Pool]", family
     keys = {"accumulation": 3, "activation_checkpointing": True}
     training = {"momentum": 0.9, "clip_norm": 0.5}
     check(update(pools, family, strategy="scaffold", keys=keys, training=training))
+
+
+@pytest.mark.parametrize("family", ["ddp4", "fsdp4"])
+@pytest.mark.parametrize("strategy", ["fedprox", "scaffold"])
+def test_layers_that_do_not_divide_and_a_parameter_without_use(
+    pools: "Callable[[int], Pool]", family: str, strategy: str
+) -> None:
+    """A layer of 3 rows over 4 ranks leaves one with none; weight decay must not move what has no gradient."""
+    check(update(pools, family, task="odd", strategy=strategy, training={"clip_norm": 0.2}))
+
+
+@pytest.mark.parametrize("family", ["ddp", "fsdp2"])
+def test_a_loss_over_tokens_is_weighed_by_what_the_task_counts(pools: "Callable[[int], Pool]", family: str) -> None:
+    """Padding is not spread evenly over the rows: weighed by rows the update would be another."""
+    check(update(pools, family, task="padded", keys={"accumulation": 2}))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", [*FAMILIES, *WIDE])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "scaffold"])
+@pytest.mark.parametrize("accumulation", [1, 2, 3])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("rows", [3, 16, 23])
+def test_the_grid(
+    pools: "Callable[[int], Pool]", family: str, strategy: str, accumulation: int, checkpointing: bool, rows: int
+) -> None:
+    """3 rows over 4 ranks: one has none, and still goes along."""
+    keys = {"accumulation": accumulation, "activation_checkpointing": checkpointing}
+    for task in ("words",) if "tp" in family else ("words", "odd"):
+        for training in ({}, {"momentum": 0.9, "clip_norm": 0.3}):
+            given = {"task": task, "strategy": strategy, "rows": rows, "keys": keys, "training": training}
+            check(update(pools, family, **given))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_blocks_give_the_same(pools: "Callable[[int], Pool]", family: str) -> None:
+    check(update(pools, family, keys={"compile": True, "activation_checkpointing": True}))
