@@ -68,6 +68,6 @@ def test_a_site_whose_budget_is_spent_stops_before_the_release_and_the_run_says_
     run = federation.start(app)
     federation.finished(run)
     assert "1 of 4 sites gave nothing" in federation.events(run)  # which one, its rows would tell
-    assert "budget_spent" in [entry.get("code") for entry in federation.audit("coral", run)]
+    assert "budget_spent" in [line["facts"].get("code") for line in federation.audit("coral", run)]
     assert account(federation, "coral", "spent").cost().epsilon <= 2.5
     assert federation.state(run) is State.FINISHED
