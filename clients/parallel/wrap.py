@@ -5,6 +5,7 @@ FSDP2 must do before and after happens around the whole of it. The model keeps i
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,8 +34,13 @@ class Call(nn.Module):
 
 def mesh_of(degrees: Degrees, device: torch.device) -> DeviceMesh:
     """All ranks, by what a batch is cut for (dp or shard) and tp; all of them call it."""
+    return _mesh(degrees, device.type)
+
+
+@cache  # each makes process groups, whose threads wait busily as long as the process lives
+def _mesh(degrees: Degrees, kind: str) -> DeviceMesh:
     rows = "shard" if degrees.shard > 1 else "dp"
-    return init_device_mesh(device.type, (degrees.cuts, degrees.tp), mesh_dim_names=(rows, "tp"))
+    return init_device_mesh(kind, (degrees.cuts, degrees.tp), mesh_dim_names=(rows, "tp"))
 
 
 def blocks(model: nn.Module) -> dict[str, nn.Module]:
