@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clients.parallel import shards
 from clients.parallel.config import Degrees, ParallelKeys
-from clients.parallel.degrees import chosen, given, needed, room
+from clients.parallel.degrees import chosen, needed, room
 from clients.parallel.plan import plan_of
 from clients.parallel.ranks import Ranks
 from clients.parallel.slicer import Share
@@ -49,7 +49,7 @@ class ParallelBench(Workbench):
         self.device, self.ranks, self.keys, self.said = device, ranks, keys, ""
         if keys.precision == "float64":
             self.model.double()
-        self.degrees = given(keys, ranks.world) or self._choose()
+        self.degrees = keys.degrees(ranks.world) or self._choose()
         check(self.model, self.degrees, keys)
         plan = plan_of(task, self.model, self.degrees.tp) if self.degrees.tp > 1 else {}
         if device.type == "cuda":

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hansa.tables import Table
 
@@ -40,11 +40,39 @@ class Degrees(Table):
         return self.shard == self.tp == 1
 
 
+def _auto(value: object) -> object:
+    if isinstance(value, str) and value != "auto":
+        raise ValueError('must be "auto", or degrees, e.g. { shard = 4 }')
+    return None if value == "auto" else value
+
+
+Chosen = Annotated[Degrees | None, BeforeValidator(_auto)]
+
+
 class ParallelKeys(Table):
     """Keys of [training] for more than one process, and for what saves memory."""
 
-    parallel: Literal["auto"] | Degrees = "auto"  # auto: dp where the model fits, else shard
+    parallel: Chosen = None  # "auto": dp where the model fits, else shard
     activation_checkpointing: bool = False  # compute a block's inside again on the way back: less memory, more time
     compile: bool = False  # torch.compile, block by block
     precision: Literal["float64", "float32", "bfloat16"] | None = None  # in place of federation.toml's
     accumulation: Annotated[int, Field(ge=1)] = 1  # parts in which a process takes its rows of a batch, one by one
+
+    @property
+    def plain(self) -> bool:
+        """Whether one process needs nothing of this package: no key but `parallel` is set."""
+        return not self.model_fields_set & (ParallelKeys.model_fields.keys() - {"parallel"})
+
+    def degrees(self, procs: int) -> Degrees | None:
+        """The degrees that are named; None: "auto".
+
+        Raises:
+            ValueError: they are for another number of processes.
+        """
+        if self.parallel is None:
+            return None
+        if self.parallel.procs != procs:
+            named = " x ".join(f"{name} {degree}" for name, degree in self.parallel.model_dump().items() if degree > 1)
+            mend = f'set procs = {self.parallel.procs}, or parallel = "auto"'
+            raise ValueError(f"parallel: {named or 'dp 1'} is for {self.parallel.procs}, and procs = {procs}; {mend}")
+        return self.parallel

@@ -19,12 +19,10 @@ class Ranks:
     Args:
         rank: from 0; rank 0 leads: only what it answers counts.
         world: W, how many there are.
-        store: kept, for at rank 0 the others' connections end in it.
     """
 
     rank: int
     world: int
-    store: TCPStore
 
     @property
     def leads(self) -> bool:
@@ -76,4 +74,4 @@ def join(
     if store is None:
         store = TCPStore(host, port, world, is_master=False, timeout=within)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=within)
-    return Ranks(rank, world, store)
+    return Ranks(rank, world)

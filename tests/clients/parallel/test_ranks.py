@@ -84,7 +84,6 @@ REFUSED: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
     ("Odd", {"dp": 2}, "listing", {}, "it makes batches of its own"),
     ("Odd", {"shard": 2}, "ditto", {}, "Ditto: its loss may see parts of tensors only; use dp"),
     ("Odd", {"dp": 2}, "fedavg", {"precision": "float16"}, 'float16 scales its loss.*set precision = "bfloat16"'),
-    ("Odd", {"dp": 4}, "fedavg", {}, "dp 4 is for 4 processes, and procs is 2; set procs = 4"),
 ]
 
 
