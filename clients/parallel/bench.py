@@ -1,5 +1,6 @@
 """A task's model over the ranks of a site: what `hansa.workbench` is where one process has all of it."""
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -21,6 +22,8 @@ from hansa.records import Vectors
 from hansa.seeds import seeded
 from hansa.task import Task
 from hansa.workbench import LOCAL, LOCAL_COUNTERS, Workbench, new_model
+
+MMAP_THRESHOLD, MIB = -3, 1 << 20  # of glibc's malloc.h: what is larger is mapped by itself
 
 
 class ParallelBench(Workbench):
@@ -54,6 +57,8 @@ class ParallelBench(Workbench):
         plan = plan_of(task, self.model, self.degrees.tp) if self.degrees.tp > 1 else {}
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        elif self.degrees.shard > 1:
+            _give_back()
         self.mesh = mesh_of(self.degrees, device)
         self.rows = self.mesh[next(iter(self.mesh.mesh_dim_names or ()))]  # ranks among which a batch is cut
         self._local_start = self._own()
@@ -152,6 +157,12 @@ class ParallelBench(Workbench):
         whole = self.ranks.from_lead(torch.tensor(int(split.whole), device=self.device))
         self.said = line
         return Degrees(dp=self.ranks.world) if whole else Degrees(shard=self.ranks.world)
+
+
+def _give_back() -> None:
+    """Has freed tensors go back to the system: glibc would keep the layers that FSDP2 makes whole and frees again."""
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(MMAP_THRESHOLD, MIB)
 
 
 def reduced(values: Tensor, bench: ParallelBench) -> Tensor:
