@@ -32,25 +32,31 @@ class Batches:
         self.steps = int(hyper["steps"]) if "steps" in hyper else int(hyper["epochs"]) * self.per_epoch
 
     def __iter__(self) -> Iterator[Any]:
+        return self.after(0)
+
+    def after(self, done: int) -> Iterator[Any]:
+        """A pass as it goes on after its first `done` batches."""
         self.passes += 1
-        for batch in itertools.islice(self._endless(self.passes), self.steps):
+        for batch in itertools.islice(self._endless(self.passes, done), self.steps - done):
             yield self.task.batch_transform(to_device(batch, self.device))
 
-    def _endless(self, number: int) -> Iterator[Any]:
+    def _endless(self, number: int, done: int) -> Iterator[Any]:
         seed, round, site = self.purpose
         generator = torch_generator(seed, round, site, "batches", number)
         while True:
             order = torch.randperm(len(self.dataset), generator=generator)
             rows = [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
             if not self.workers:
-                yield from (collate(self.dataset, r) for r in rows)
-            else:
-                yield from torch.utils.data.DataLoader(
+                yield from (collate(self.dataset, r) for r in rows[done:])
+            else:  # whose own draws begin with each pass over the rows: what is done is loaded again
+                loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
                     self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
                     batch_sampler=rows,
                     num_workers=self.workers,
                     generator=generator,
                 )
+                yield from itertools.islice(loader, done, None)
+            done = max(0, done - self.per_epoch)
 
 
 class OwnStream:
