@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 LOOK = 0.2  # seconds between two looks at the ranks
 GRACE = 10.0  # seconds that ranks have to say what one has said already
+MOMENT = 1.0  # seconds in which one that brought about another's error by its death is found dead
 FAILED: Answer = ({"failed": Failure.DIED}, b"")  # of one that said nothing
 STEPS = "steps"  # the folder in the spool for what ranks keep of a plan in hand
 
@@ -218,7 +219,8 @@ class Group:
                     raise Lost(Failure.DIED, f"rank {number} has died")
                 answers[number] = answer
                 if "failed" in answer[0] or (number == 0 and deadline is None):
-                    last = min(last, time.monotonic() + GRACE)
+                    error = answer[0].get("failed") == Failure.TRAINING
+                    last = min(last, time.monotonic() + (MOMENT if error else GRACE))
             late, looked = time.monotonic() - looked - LOOK, time.monotonic()
             self._look(ranks, late)
             if deadline is not None and looked > deadline:

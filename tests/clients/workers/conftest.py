@@ -10,29 +10,28 @@ from typing import Any
 import pytest
 import torch
 
-from clients.bounds import BoundsTable
 from clients.config import TrainingTable
 from clients.sitefile import SiteTrainingTable
 from clients.workers.group import STEPS, Group
-from hansa.codec import plan_vectors, to_plan, upload_numbers
+from hansa.codec import plan_vectors, to_plan
 from hansa.records import Broadcast, Plan
 from hansa.wire import link_pb2 as wire
 
 APP = Path(__file__).parent / "app"
 SIZE = 6 * 16 + 16 + 16 + 16 + 16 + 1 + 16 + 16  # floats of the model
-STEPS_TAKEN = 40
 PATIENCE = 120.0  # seconds: the machine may be busy
 
 
 class Site:
     """The folders of a site, and the plans that its groups get."""
 
-    def __init__(self, folder: Path, trouble: Path) -> None:
+    def __init__(self, folder: Path, trouble: Path, made: bool = False) -> None:
         self.folder, self.trouble, self.spool = folder, trouble, folder / "spool"
         self.said: list[str] = []
-        for one in (trouble, self.spool):
-            one.mkdir(parents=True)
-        self.pause(0.0)
+        if not made:
+            for one in (trouble, self.spool):
+                one.mkdir(parents=True)
+            self.pause(0.0)
 
     def group(self, **training: Any) -> Group:
         """A group; `procs` and the like as in site.toml."""
@@ -46,7 +45,7 @@ class Site:
     def plan(self, round: int = 1, **changed: Any) -> wire.Plan:
         params = 0.1 * torch.randn(SIZE, generator=torch.Generator().manual_seed(round))
         sent = Broadcast(params, torch.zeros(1, dtype=torch.int64))
-        hyper = TrainingTable(steps=STEPS_TAKEN, batch_size=12, optimizer="adamw").hyper(round)
+        hyper = TrainingTable(steps=40, batch_size=12, optimizer="adamw").hyper(round)
         plan = Plan("run", 3, round, **{"kind": "train", "split": "valid", **changed}, broadcast=sent, hyper=hyper)
         frame = to_plan(plan, f"plan-{round}", "one")
         for name, data in plan_vectors(sent).items():
@@ -68,7 +67,14 @@ class Site:
 
     def kept(self, world: int) -> bool:
         """Whether all ranks have kept a step."""
-        return len({path.suffix for path in (self.spool / STEPS).glob("*/*-own.*")}) == world
+        return all(any((self.spool / STEPS).glob(f"*/[0-9]*-own.{rank}")) for rank in range(world))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits for something that must come."""
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.02)
 
     @contextmanager
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
@@ -94,15 +100,16 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Waits for something that must come."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setenv("TROUBLE", str(tmp_path / "trouble"))
     return Site(tmp_path / "site", tmp_path / "trouble")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site that the tests of a file have in common: ranks take seconds to start."""
+    folder = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TROUBLE", str(folder / "trouble"))
+        yield Site(folder / "site", folder / "trouble")
