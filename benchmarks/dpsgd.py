@@ -105,7 +105,7 @@ def ours(make: Callable[[], nn.Module], data: TensorDataset, steps: int) -> Call
         stream = Stream(os.urandom(32))
         batches = PoissonBatches(task, data, mechanism, stream, CPU)
         anchor = layout.read(model)
-        fields = (task, FedAvg(), layout, anchor, {}, {}, hyper, CPU, rows)
+        fields: Any = (task, FedAvg(), layout, anchor, {}, {}, hyper, CPU, rows)
         return DpTrainer(*fields, mechanism, stream).fit(model, batches)
 
     return turn

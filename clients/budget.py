@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from clients.spending import LEDGERS, UNLIMITED
+from clients.spending import HONEST, LEDGERS, UNLIMITED
 from hansa.errors import UserError
 from hansa.startup import SITE_FILE
 from privacy.dp.ledger import Account, ledgers, read_account
@@ -62,6 +62,8 @@ def _shown(account: Account) -> Iterable[str]:
     yield f"  epsilon {cost.shown} spent{bounded}, at delta = {limit.delta:g}"
     if cost.remark:
         yield f"  by {cost.accountant}: {cost.remark}"
+    if account.subject.unit == "site":
+        yield f"  {HONEST}"
     yield f"  {_newest(account)}"
     rows = [("run", "releases", "open", "epsilon")]
     for run in account.runs:

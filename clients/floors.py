@@ -22,8 +22,9 @@ def _unprotected(policy: PolicyTable) -> str:
 def _sites(policy: PolicyTable) -> str:
     if policy.allow_two_sites:
         return (
-            "a sum may be over two sites, each of which then learns the other's update (allow_two_sites = true); "
-            f"where more are asked, it is over {LEAST_SITES} or more"
+            "in a consortium of two a sum is over two sites, each of which then learns the other's update "
+            "(allow_two_sites = true), as does a server that has one of them on its side; in a larger one it is over "
+            f"{LEAST_SITES} or more"
         )
     asked = next(n for n in range(policy.min_sites, 2 * policy.min_sites) if threshold(n) >= policy.min_sites)
     of = f", so that {asked} must be asked, or [privacy] threshold be set" if asked > policy.min_sites else ""

@@ -95,13 +95,13 @@ class Made:
 
     def squares(self) -> Tensor:
         """[U] float64."""
-        norms: Tensor = torch.linalg.vector_norm(self.units.flatten(1), dim=1)
+        norms: Tensor = torch.linalg.vector_norm(self.units.reshape(len(self.units), -1), dim=1)
         return norms.double().square()
 
     def weighted(self, scales: Tensor) -> Tensor:
         """The sum over units."""
         kept, scales = left(scales, self.units)
-        total: Tensor = scales.to(kept.dtype) @ kept.flatten(1)
+        total: Tensor = scales.to(kept.dtype) @ kept.reshape(len(kept), -1)
         return total.view(kept.shape[1:])
 
 

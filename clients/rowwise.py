@@ -5,8 +5,9 @@ buffers, and the loss of rows together must be the mean of their losses. The par
 initial weight is zero, rows seem to be apart that are not.
 """
 
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +32,12 @@ NEAR = 1e-3  # relative: float32 in another order
 def check(task: Task, model: nn.Module, batches: PoissonBatches, loss: Loss) -> None:
     """Refuses what mixes rows; the model is in training mode, and stays as it is.
 
+    Args:
+        task: whose forward pass and transform are tried.
+        model: of the task.
+        batches: have the rows.
+        loss: what is trained.
+
     Raises:
         UserError: what does, and what to take in its place.
     """
@@ -39,14 +46,16 @@ def check(task: Task, model: nn.Module, batches: PoissonBatches, loss: Loss) -> 
             groups = math.gcd(8, layer.num_features)
             mend = f"use torch.nn.GroupNorm({groups}, {layer.num_features})"
             raise UserError(f"[dp]: the model has a {type(layer).__name__} ({name}), which mixes rows; {mend}")
-    rows = _spread(batches)
+    with _shaken(model), _evaluating(model), torch.no_grad():
+        alone = {row: one for row in _spread(batches) if math.isfinite(one := _loss(model, loss, batches.batch([row])))}
+    rows = list(alone)
     others = [rows[place - 1] if place % 2 else row for place, row in enumerate(rows)]
     if len(rows) > 1:
         _check_transform(task, batches, rows, others)
         with _shaken(model):
-            _check_outputs(task, model, batches.batch(rows), batches.batch(others))
-    with _shaken(model), _evaluating(model), torch.no_grad():
-        _check_loss(model, batches, rows, loss)
+            _check_outputs(task, model, batches.batch(rows), batches.batch(others), len(rows))
+        with _shaken(model), _evaluating(model), torch.no_grad():
+            _check_loss(model, batches, alone, loss)
 
 
 def choose(
@@ -57,14 +66,16 @@ def choose(
     None: rows must be taken one by one.
     """
     left: list[str] = []
-    rows = _spread(batches)
-    with _shaken(model), _evaluating(model):
-        single = [_gradient(model, moving, loss, batches.batch([row])) for row in rows]
+    with _shaken(model), _evaluating(model), torch.backends.cudnn.flags(allow_tf32=False):
+        found = {row: _gradient(model, moving, loss, batches.batch([row])) for row in _spread(batches)}
+        single = {row: grads for row, grads in found.items() if all(g.isfinite().all() for g in grads)}
+        if not single:
+            return None, ("no row that was tried has a gradient",)
         for kind in (Layers, Vectorised):
             method: UnitGradients | None = None
             try:
                 method = kind(model, moving, loss)
-                if _agrees(method, batches.batch(rows), single):
+                if _agrees(method, batches.batch(list(single)), list(single.values())):
                     return method, tuple(left)
                 left.append(f"{kind.__name__}: not the gradients of single rows")
             except Exception as error:  # whatever a model does to a way that it was not written for
@@ -84,11 +95,12 @@ def _check_transform(task: Task, batches: PoissonBatches, rows: list[int], other
     if type(task).batch_transform is Task.batch_transform:
         return
     mend = "leave it out, or make it change each row by itself"
+    pair = [batches.batch(chosen) for chosen in (rows, others)]
     for seed in range(TRIES):
         found = []
-        for chosen in (rows, others):
+        for batch in pair:
             with seeded(seed, "transform"):
-                found.append(task.batch_transform(batches.batch(chosen)))
+                found.append(task.batch_transform(copy.deepcopy(batch)))
         for one, other in zip(*map(tree_leaves, found), strict=True):
             if isinstance(one, Tensor) and one.dim() and len(one) != len(rows):
                 raise UserError(f"[dp]: batch_transform makes {len(one)} rows of {len(rows)}; {mend}")
@@ -96,7 +108,7 @@ def _check_transform(task: Task, batches: PoissonBatches, rows: list[int], other
                 raise UserError(f"[dp]: batch_transform mixes rows (as mixup does); {mend}")
 
 
-def _check_outputs(task: Task, model: nn.Module, batch: Any, other: Any) -> None:
+def _check_outputs(task: Task, model: nn.Module, batch: Any, other: Any, rows: int) -> None:
     """By one seed, so that dropout takes out the same."""
     found, moved = [], []
     for one in (batch, other):
@@ -108,31 +120,43 @@ def _check_outputs(task: Task, model: nn.Module, batch: Any, other: Any) -> None
             mend = "take a layer without, e.g. track_running_stats=False"
             raise UserError(f"[dp]: the model's buffer {name!r} keeps something of the rows that it sees; {mend}")
     for one, two in zip(*found, strict=True):
-        if one.shape == two.shape and not _near(one[::2], two[::2], 1e-2 * NEAR):
+        if len(one) == len(two) == rows and not _near(one[::2], two[::2], 1e-2 * NEAR):
             mend = "take a layer that treats each row by itself, e.g. torch.nn.GroupNorm"
             raise UserError(f"[dp]: what the model says of a row depends on the other rows of its batch; {mend}")
 
 
-def _check_loss(model: nn.Module, batches: PoissonBatches, rows: list[int], loss: Loss) -> None:
-    together = float(loss(model, batches.batch(rows)))
+@contextmanager
+def _one_row() -> Iterator[None]:
     try:
-        single = [float(loss(model, batches.batch([row]))) for row in rows]
+        yield
     except UserError:
         raise
     except Exception as error:
-        mend = "keep the dimension of rows, e.g. squeeze(1) in place of squeeze()"
-        raise UserError(f"[dp]: the task cannot take a row by itself ({str(error).splitlines()[0]}); {mend}") from error
-    mean = math.fsum(single) / len(single)
-    if math.isfinite(mean) and abs(together - mean) > NEAR * max(1e-3, math.fsum(map(abs, single)) / len(single)):
-        said = f"the loss of {len(rows)} rows is {together:.6g}, and the mean of their losses {mean:.6g}"
+        said = f"the task cannot take a row by itself ({str(error).partition(chr(10))[0]})"
+        raise UserError(f"[dp]: {said}; keep the dimension of rows, e.g. squeeze(1) in place of squeeze()") from error
+
+
+def _loss(model: nn.Module, loss: Loss, batch: Any) -> float:
+    with _one_row():
+        return float(loss(model, batch))
+
+
+def _check_loss(model: nn.Module, batches: PoissonBatches, alone: Mapping[int, float], loss: Loss) -> None:
+    together, mean = float(loss(model, batches.batch(list(alone)))), math.fsum(alone.values()) / len(alone)
+    if not math.isclose(together, mean, rel_tol=NEAR, abs_tol=NEAR * max(map(abs, alone.values()))):
+        said = f"the loss of {len(alone)} rows is {together:.6g}, and the mean of their losses {mean:.6g}"
         mend = (
-            "return the mean over rows; a loss that compares rows (Cox), or weights over the batch, cannot be clipped"
+            "return the mean over rows; a loss that compares rows (Cox) or weighs them by the batch cannot be clipped"
         )
         raise UserError(f"[dp]: {said}; {mend}")
 
 
 def _gradient(model: nn.Module, moving: Moving, loss: Loss, batch: Any) -> list[Tensor]:
-    grads = torch.autograd.grad(loss(model, batch), list(moving.values()), allow_unused=True)
+    with _one_row():
+        value = loss(model, batch)
+        if not value.requires_grad:
+            raise UserError("task: the loss has no gradient; compute it in torch from the model's output, undetached")
+        grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(moving.values(), grads, strict=True)]
 
 

@@ -74,7 +74,7 @@ class PolicyTable(Table):
 
     allow_unprotected: bool = False  # let the server see this site's own update, where secure aggregation is off
     min_sites: Annotated[int, Field(ge=LEAST_SITES)] = LEAST_SITES  # of a sum that this site's update is in
-    allow_two_sites: bool = False  # take part where there are two: the other learns this site's update by subtraction
+    allow_two_sites: bool = False  # take part in a consortium of two: the other has this site's update by subtraction
     max_clip: Annotated[float, Field(gt=0)] | None = None  # the most that [privacy] clip may be, for any part
     min_ring_bits: Literal[32, 24, 20, 16] = 16  # the least that [privacy] ring_bits may be
     trust_server_noise: bool = True  # take part where only the server adds the noise that protects a site as a whole

@@ -95,8 +95,7 @@ class Spending:
         try:
             yield reserve
         finally:
-            if not reserve.left:
-                book.settle(debit, None)
+            book.settle(debit, event if reserve.left else None)
 
     def _event(self, plan: Plan, ready: Ready) -> tuple[Event | None, DpTerms | None]:
         """What a plan releases; None: nothing, or nothing that is accounted."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hansa.errors import UserError
-from hansa.metrics import value
 from hansa.records import Aggregate, Part, Plan
 from privacy.dp.adaptive import BIT, Adaptive
 from privacy.dp.config import DpTable
@@ -87,8 +86,9 @@ class SiteLevel:
         mean, sums = total.noised(aggregate.mean, stream), dict(aggregate.sums)
         clip = None
         if terms.adaptive is not None and BIT in sums:
-            adaptive, share = self._adaptive(site_noise(terms)), np.array([value(sums.pop(BIT)) or 0.0])
-            stream.normal(share, adaptive.mean_bit_std(len(aggregate.sites)))
+            there = len(aggregate.sites)  # one that gave nothing gave a bit of 0
+            adaptive, share = self._adaptive(site_noise(terms)), np.array([float(sums.pop(BIT)[0]) / there])
+            stream.normal(share, adaptive.mean_bit_std(there))
             clip = adaptive.after(terms.clip, float(share[0]))
         return replace(aggregate, mean=mean, sums=sums), clip
 

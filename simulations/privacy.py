@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from clients.config import TrainingTable
 from hansa.errors import UserError
-from privacy.dp.accounting import epsilon, rounded_up
 from privacy.dp.config import DpTable
+from privacy.dp.cost import rounded_up
 from privacy.dp.mechanism import Event
 from privacy.dp.statement import Statement
 from privacy.dp.terms import DpTerms, mechanism_for
@@ -31,6 +31,8 @@ def statements(
     Raises:
         UserError: [dp] does not fit a site's rows.
     """
+    from privacy.dp.accounting import epsilon  # a second to import, for runs that need it
+
     if level is not None:
         return {ALL: Statement("site", epsilon([level.event], dp.delta), (level.event,), drawn=level.draws)}
     terms, found = DpTerms.of(dp.hyper(rounds)), {}

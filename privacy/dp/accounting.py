@@ -9,10 +9,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 from functools import lru_cache
-from typing import Literal
 
 import dp_accounting
 import numpy as np
@@ -21,6 +18,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from numpy.typing import NDArray
 
 from hansa.errors import UserError
+from privacy.dp.cost import Cost
 from privacy.dp.mechanism import Event
 
 STEP = 1e-4  # of PLD's grid, where losses spread over NARROW to WIDE; finer below, coarser above
@@ -28,8 +26,10 @@ NARROW, WIDE, LEAST_WIDTH = 2.0, 25.0, 2.0**-6
 COARSEST = 0.05  # grid step beyond which epsilon is in the thousands
 FAR = 1e-15  # probability beyond which losses do not widen the grid
 LEAST_DELTA = 1e-10  # that stands clear of the rounding of a Fourier transform in float64
+MOST_STEPS = 1 << 20  # of a kind, since each adds to that rounding; beyond it, it takes minutes as well
 HARDLY_ANY = 1e-6  # noise multiplier below which there is no noise: epsilon is above 10^11
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e6  # noise multipliers that are looked for
+ROUGH = 1e-3  # of an epsilon that noise is looked for: the step of the grid on which it is
 TOLERANCE = 1e-3  # relative, of a noise multiplier that is looked for
 MOST_ROUNDS = 1 << 20
 DISTRIBUTIONS = 16  # that are kept of each kind, a few MB each
@@ -39,33 +39,6 @@ Divergences = NDArray[np.float64]  # by order
 
 # An order that does not converge is left out by dp-accounting, which says so, a line an order.
 logging.getLogger("absl").addFilter(lambda record: "failed to converge" not in str(record.msg))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What releases cost together.
-
-    Args:
-        epsilon: at delta; never negative, infinite without noise.
-        delta: as asked.
-        accountant: whose bound it is.
-        remark: why it is not PLD's, in words; "" where it is.
-    """
-
-    epsilon: float
-    delta: float
-    accountant: Literal["PLD", "RDP"]
-    remark: str = ""
-
-    @property
-    def shown(self) -> str:
-        """Epsilon to four digits, rounded up."""
-        return rounded_up(self.epsilon)
-
-
-def rounded_up(epsilon: float) -> str:
-    """An epsilon to four digits, as one reads it."""
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal_from_float(epsilon)):.4g}"
 
 
 def epsilon(events: Iterable[Event], delta: float) -> Cost:
@@ -85,10 +58,14 @@ def epsilon(events: Iterable[Event], delta: float) -> Cost:
         return Cost(0.0, delta, "PLD")
     if any(sigma < HARDLY_ANY for sigma, _, _ in releases):
         return Cost(math.inf, delta, "PLD")
+    if len(releases) == 1 and releases[0][1] == 1:  # the sum's distribution of losses is known in closed form
+        return Cost(max(0.0, float(dp_accounting.get_epsilon_gaussian(releases[0][0], delta))), delta, "PLD")
     divergences = _renyi(releases)
     bound = _at(divergences, delta)
     if delta < LEAST_DELTA:
         return Cost(bound, delta, "RDP", f"delta is below {LEAST_DELTA:g}, where PLD's arithmetic ends: RDP's bound")
+    if max(count for _, _, count in releases) > MOST_STEPS:
+        return Cost(bound, delta, "RDP", f"more than {MOST_STEPS:,} steps are beyond PLD's arithmetic: RDP's bound")
     step = _grid(releases, divergences)
     if step > COARSEST:
         return Cost(bound, delta, "RDP", "epsilon is beyond what PLD can be computed for: RDP's bound, which is higher")
@@ -107,7 +84,7 @@ def epsilon(events: Iterable[Event], delta: float) -> Cost:
 def noise_multiplier_for(target: float, delta: float, sample_rate: float, count: int) -> float:
     """The least noise multiplier by which so many releases cost no more than epsilon = target.
 
-    It is up to TOLERANCE too high, never too low, and the same for the same arguments.
+    It is a few thousandths too high at most, never too low, and the same for the same arguments.
 
     Raises:
         UserError: no noise that is worth the name reaches it.
@@ -116,8 +93,10 @@ def noise_multiplier_for(target: float, delta: float, sample_rate: float, count:
     if not target > 0:
         raise ValueError(f"an epsilon of {target}")
 
+    step = STEP * 2.0 ** max(0, math.floor(math.log2(min(target * ROUGH, COARSEST) / STEP)))
+
     def cost(noise_multiplier: float) -> float:
-        return epsilon([Event(noise_multiplier, sample_rate, count)], delta).epsilon
+        return _roughly(noise_multiplier, sample_rate, count, delta, step)
 
     high, at_high = 1.0, cost(1.0)
     low, at_low = high, at_high
@@ -140,7 +119,17 @@ def noise_multiplier_for(target: float, delta: float, sample_rate: float, count:
         else:
             high, at_high = guess, at
         turn += 1
+    while epsilon([Event(high, sample_rate, count)], delta).epsilon > target:  # where PLD's own bound is not the lower
+        high *= 1 + TOLERANCE
     return high
+
+
+def _roughly(sigma: float, rate: float, count: int, delta: float, step: float) -> float:
+    """An epsilon that is hardly too high, and never too low: PLD on a coarse grid."""
+    if rate == 1:
+        return float(dp_accounting.get_epsilon_gaussian(sigma / math.sqrt(count), delta))
+    one = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=step)
+    return float((one.self_compose(count) if count > 1 else one).get_epsilon_for_delta(delta))
 
 
 def rounds_for(target: float, delta: float, noise_multiplier: float, sample_rate: float, steps: int) -> int:

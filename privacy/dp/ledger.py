@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from hansa.errors import UserError
-from privacy.dp.accounting import Cost, epsilon
+from privacy.dp.accounting import epsilon
 from privacy.dp.chain import SUFFIX, Chain, Entries
+from privacy.dp.cost import Cost
 from privacy.dp.mechanism import Event, Unit
 
 LONGEST = 200  # bytes of a file's name

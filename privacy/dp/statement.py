@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from privacy.dp.accounting import Cost
+from privacy.dp.cost import Cost
 from privacy.dp.mechanism import DpSgd, Event, Unit
 
 WHO = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.audit import Audit
+from clients.audit import Audit, opened_in
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -66,3 +66,17 @@ def test_nobody_writes_a_line_of_his_own_by_a_name(tmp_path: Path) -> None:
 def test_what_cannot_be_written_raises(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         audit(tmp_path / "gone" / "audit.jsonl").append("a", "b")
+
+
+def test_the_newest_sums_of_a_run_are_found_again(tmp_path: Path) -> None:
+    """Whatever else is in the file, a line that a crash has cut among it."""
+    path = tmp_path / "audit.jsonl"
+    assert opened_in(path, "heart-1") == {}
+    log = audit(path)
+    log.append("heart-1", "admitted", app="sha256:0", epoch=1)
+    for run, round, purpose in (("heart-1", 2, "train-valid"), ("heart-2", 9, "train-valid"), ("heart-1", 1, "x")):
+        log.append(run, "opened", round=round, purpose=purpose)
+    path.write_bytes(path.read_bytes() + b'{"time": "2026-\n[]\n')
+    log.append("heart-1", "refused", round=7, purpose="train-valid")
+    log.append("heart-1", "opened", round=3, purpose="train-valid")
+    assert opened_in(path, "heart-1") == {"train-valid": 3, "x": 1}

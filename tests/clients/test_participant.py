@@ -1,8 +1,10 @@
 """What a site does when its worker group ends: for good, or because its work is no longer wanted."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,13 +12,16 @@ import pytest
 
 from clients.bounds import BoundsTable
 from clients.child import ChildDied, ChildFailed
-from clients.failures import Failure
+from clients.failures import LINES, Failure
 from clients.link import Identity, Link
 from clients.participant import MAX_DEATHS, Dropped, Participant
+from clients.policy import Reason, Refused
+from clients.secure import SecureHalf
 from clients.sitefile import PolicyTable
-from clients.spending import Spending
+from clients.spending import Reserve, Spending
 from clients.workers.group import Group
-from hansa.wire.link_pb2 import Plan, Result
+from hansa.errors import UserError
+from hansa.wire.link_pb2 import Blob, Plan, Result
 
 
 class Fetched:
@@ -102,6 +107,69 @@ def test_errors_of_the_app_are_no_deaths(tmp_path: Path) -> None:
     for number in range(2 * MAX_DEATHS):
         assert site.frame(str(number)).refused.code == Failure.TRAINING
     assert site.frame("last").HasField("result")
+
+
+class Masked:
+    """A half of secure aggregation that notes what came to it."""
+
+    def __init__(self) -> None:
+        self.nothing: list[str] = []
+
+    def start(self, plan: Plan) -> str:
+        return "000001-ab"
+
+    def absent(self, plan: Plan, why: str) -> None:
+        self.nothing.append(why)
+
+
+def failing(tmp_path: Path, raised: BaseException) -> tuple[Site, Masked]:
+    def fails(site: Site) -> None:
+        raise raised
+
+    site, masked = Site(tmp_path, fails), Masked()
+    site.one.secure, site.one.plan = cast(SecureHalf, masked), "p"
+    return site, masked
+
+
+@pytest.mark.parametrize(
+    ("raised", "why"),
+    [(ChildFailed(code), LINES[code]) for code in Failure] + [(UserError("the disk is full"), LINES[Failure.SITE])],
+)
+def test_once_keys_are_out_no_failure_is_told(tmp_path: Path, raised: BaseException, why: str) -> None:
+    """A server that picks the model would read from it what the rows make of that."""
+    site, masked = failing(tmp_path, raised)
+    frame = site.one._frame(cast(Link, Fetched()), Plan(id="p", hyper="{}", terms=b"some"))
+    assert (frame, masked.nothing) == (None, [why])
+
+
+@pytest.mark.parametrize(
+    ("plan", "code"),
+    [
+        (Plan(id="p", hyper='{"lr": NaN}', terms=b"some"), "plan_absurd"),
+        (Plan(id="p", hyper="{}", terms=b"some", vectors=[Blob(name="params", data=b"\0\0\x80\x7f")]), "plan_absurd"),
+    ],
+)
+def test_what_a_plan_is_by_itself_is_told(tmp_path: Path, plan: Plan, code: str) -> None:
+    site, masked = failing(tmp_path, AssertionError("it is not trained"))
+    frame = site.one._frame(cast(Link, Fetched()), plan)
+    assert frame is not None
+    assert (frame.refused.code, masked.nothing) == (code, [])
+
+
+@pytest.mark.parametrize(("unit", "told"), [("site", True), ("record", False)])
+def test_a_budget_that_rows_have_spent_is_not_told(tmp_path: Path, unit: str, told: bool) -> None:
+    """What a plan costs follows from the number of rows, unless a site is the unit."""
+    site, masked = failing(tmp_path, Refused(Reason.BUDGET, "spent"))
+    hyper = json.dumps({"note": '"unit": "site"', "dp": {"unit": unit}})
+    site.one.spending = cast(Spending, Unaccounted())
+    frame = site.one._frame(cast(Link, Fetched()), Plan(id="p", hyper=hyper, terms=b"some"))
+    assert (frame is not None, len(masked.nothing)) == (told, not told)
+
+
+class Unaccounted:
+    @contextmanager
+    def reserved(self, plan: Plan, ready: Any) -> Iterator[Reserve]:
+        yield Reserve(plan)
 
 
 def test_a_plan_that_is_over_when_its_vectors_are_here_is_not_trained(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class Federation:
 
         def answer(self: LoopEngine, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
             gone = plan.kind == "train" and (plan.round, site) in dropped
-            return Refusal(site, "gone") if gone else self.halves[site].handle(plan)
+            return Refusal(site, "gone", late=True) if gone else self.halves[site].handle(plan)
 
         monkeypatch.setattr(LoopEngine, "_answer", answer)
         runs = self.folder / "simulated"

@@ -72,7 +72,7 @@ class Room:
 
     def half(self, name: str) -> SecureHalf:
         """A site's process, begun now."""
-        past, log = Remembered(self.folder / name, RUN), self.logs.setdefault(name, [])
+        past, log = Remembered(self.folder / name, RUN, self.said.text), self.logs.setdefault(name, [])
         policy = self.policies.get(name, PolicyTable())
 
         def note(*said: Any, **facts: Any) -> None:
@@ -80,7 +80,11 @@ class Room:
 
         who = RUN, name, self.keys[name], self.roster, policy
         ways = note, log.append, Keystream(), lambda version: True
-        return SecureHalf(Ground(*who, AppSaid(self.table, 100), past, *ways))
+        return SecureHalf(Ground(*who, self.said, past, *ways))
+
+    @property
+    def said(self) -> AppSaid:
+        return AppSaid(self.table, 100)
 
     @property
     def table(self) -> PrivacyTable:

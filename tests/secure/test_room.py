@@ -187,13 +187,13 @@ def test_what_a_site_says_leaves_after_it_is_on_its_disk(room: Room) -> None:
 
     def look(site: str, asked: str) -> None:
         if site == "a" and asked != "plan":
-            past = Remembered(room.folder / "a", RUN).of("train-valid")
+            past = Remembered(room.folder / "a", RUN, room.said.text).of("train-valid")
             seen.append((past.opened[1], past.answered))
 
     room.before = look
     go(room)
     assert seen == [(1, 0)] * 4
-    assert Remembered(room.folder / "a", RUN).of("train-valid").answered == 1
+    assert Remembered(room.folder / "a", RUN, room.said.text).of("train-valid").answered == 1
 
 
 def test_a_site_whose_memory_of_the_run_is_damaged_sits_it_out(tmp_path: Path) -> None:

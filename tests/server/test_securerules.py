@@ -14,7 +14,10 @@ from hansa.records import Part
 from privacy.config import PrivacyTable
 from server.config import RoundsTable
 from server.securerules import announced, check_privacy, secure_of
+from strategies.base import Strategy
+from strategies.ditto import Ditto
 from strategies.fedavg import FedAvg
+from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
 
 LAYOUT = Layout.of(nn.Linear(2, 1))
@@ -64,6 +67,19 @@ def test_what_cannot_be_is_refused_in_words() -> None:
     assert "threshold = 2: a sum needs" in problem(4, threshold=2, **TUNED)
     assert problem(4, threshold=5, **TUNED).endswith("4 sites asked; give 3 to 4")
     assert "ring_bits = 20" in problem(200, ring_bits=16, **TUNED)
+
+
+def test_a_strategy_with_memory_at_the_sites_asks_all_of_them() -> None:
+    """Only sites that start alike give anything."""
+    part = {"sites_per_round": 5}
+    for strategy in (Scaffold(), FedAvg(local=("1.*",))):
+        said = problem(9, strategy, rounds=part, **TUNED)
+        assert said.startswith(f"[rounds] sites_per_round: 5 of 9; {type(strategy).__name__} keeps memory at the sites")
+    some: list[tuple[Strategy, bool]] = [(FedAvg(), False), (FedProx(mu=0.1), False), (Ditto(lam=0.1), True)]
+    for one, remembers in some:
+        secure = secure_of(PrivacyTable(**TUNED), RoundsTable(), one, LAYOUT, 9)
+        assert secure is not None
+        assert secure.remembers is remembers
 
 
 def test_a_quorum_below_the_threshold_is_refused() -> None:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -283,3 +284,35 @@ def test_rows_and_words_of_a_round_stay_within_the_ring() -> None:
     result = collect(*(reply(site, 2.0, 100) for site in SITES))
     assert result.mean["delta"].tolist() == pytest.approx([2.0] * 6, rel=1e-6)
     assert np.isfinite(result.mean["delta"].numpy()).all()
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_a_site_that_staged_nothing_starts_from_what_it_had_by_the_round_s_name(tmp_path: Path, missed: bool) -> None:
+    """One that was late does not, and gives nothing in the next round."""
+    sources = {site: BreastCancer().source(site) for site in BreastCancer().sites()}
+    table, work = PrivacyTable(clip=1.0), TrainingTable(epochs=1, batch_size=16, lr=0.05)
+    what = Federation(Normed(), Scaffold(), sources, work, RoundsTable(rounds=3), privacy=table)
+    simulation = Simulation(what, tmp_path, [])
+
+    class Once(LoopEngine):
+        def _answer(self, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
+            nothing = site == self.sites[0] and plan.round == 2
+            return Refusal(site, "none", late=missed) if nothing else super()._answer(site, plan, part_of)
+
+    engine = Once(simulation.halves, {}, simulation.bench.shared, secure=simulation.secure)
+    first, layout = engine.sites[0], simulation.bench.shared
+    state = what.strategy.start(*simulation.bench.start, layout.n_parameters)
+    memory: dict[str, str] = {}
+    absent, store = [], simulation.halves[first].memory
+    for number in (1, 2, 3):
+        plan = Plan("run", 0, number, "train", "valid", what.strategy.broadcast(state), work.hyper(number), memory)
+        engine.ask(plan, engine.sites)
+        result = engine.collect(Rule(3))
+        assert result.void is None
+        before, memory = memory.get(first), {**memory, **result.memory}
+        absent += [line for line in result.warnings if "gave nothing" in line]
+        if number == 2:
+            assert (memory[first] == before) == missed
+            kept, old = store.load(memory[first]), store.load(before)
+            assert all(torch.equal(kept[name], old[name]) for name in old)
+    assert len(absent) == 1

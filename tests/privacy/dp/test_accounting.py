@@ -17,7 +17,8 @@ from opacus.accountants import RDPAccountant as OpacusRDP
 
 from hansa.errors import UserError
 from privacy.dp import accounting
-from privacy.dp.accounting import Cost, epsilon, noise_multiplier_for, rounded_up, rounds_for
+from privacy.dp.accounting import epsilon, noise_multiplier_for, rounds_for
+from privacy.dp.cost import Cost, rounded_up
 from privacy.dp.mechanism import Event
 
 ROUNDING = 1 + 1e-7  # of Fourier transforms in float64, on an epsilon
@@ -178,6 +179,16 @@ def test_beyond_pld_it_is_rdp_and_says_so() -> None:
     cost = epsilon([Event(1.0, 0.01, 100)], 1e-12)
     assert (cost.epsilon, cost.accountant) == (by_rdp(1.0, 0.01, 100, 1e-12), "RDP")
     assert "PLD's arithmetic" in cost.remark
+    cost = epsilon([Event(1000.0, 0.01, 1 << 40)], 1e-5)
+    assert (cost.epsilon, cost.accountant) == (by_rdp(1000.0, 0.01, 1 << 40, 1e-5), "RDP")
+    assert "more than 1,048,576 steps" in cost.remark
+
+
+@pytest.mark.parametrize("steps", [10_000, 1 << 20])
+def test_many_steps_come_to_one_gaussian(steps: int) -> None:
+    """The central limit (Bu et al. 2020), from above: mu = 1 where mu^2 = q^2 T (exp(1 / sigma^2) - 1)."""
+    sigma = 1 / math.sqrt(math.log1p(1 / (0.01**2 * steps)))
+    assert 0.999 < by_us(sigma, 0.01, steps, 1e-8) / by_us(1.0, 1.0, 1, 1e-8) < 1.05
 
 
 @pytest.mark.parametrize("given", [-0.69, math.nan, math.inf, OverflowError(), ValueError(), 1e9])

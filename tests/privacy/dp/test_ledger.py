@@ -166,7 +166,7 @@ def used(folder: Path) -> dict[str, bytes]:
 
 
 def test_any_changed_byte_is_found(tmp_path: Path) -> None:
-    """All bits of each byte of both files, exhaustively for the lowest bit and for all of them at once."""
+    """Each byte of both files, by its lowest bit and by all of its bits."""
     whole = used(tmp_path)
     (path,) = ledgers(tmp_path)
     read_account(path)

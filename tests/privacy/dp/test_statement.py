@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from privacy.dp.accounting import Cost
+from privacy.dp.cost import Cost
 from privacy.dp.mechanism import DpSgd, Event, Unit
 from privacy.dp.statement import ACCOUNTANTS, Statement
 

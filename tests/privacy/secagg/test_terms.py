@@ -146,3 +146,27 @@ def test_places_cover_everything_once() -> None:
     places = list(TERMS.scalar_places.values())
     assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
     assert places[-1].stop == 4 + 2 + 2 + 2048
+
+
+@pytest.mark.parametrize("name", ["run", "purpose", "round", "model", "starts", "rows", "bits", "parts", "scalars"])
+def test_an_update_is_of_one_round_of_one_model(name: str) -> None:
+    """In another attempt at it, even by another start of the server, it may be masked again, and nowhere else."""
+    assert dataclasses.replace(TERMS, epoch=9, attempt=9).form == TERMS.form
+    assert dataclasses.replace(TERMS, **{name: CHANGES[name]}).form != TERMS.form
+
+
+def test_metrics_are_bounded_together() -> None:
+    scalars = (Scalars("a", 1 << 19), Scalars("b", 1 << 19))
+    dataclasses.replace(TERMS, scalars=scalars)
+    with pytest.raises(UserError, match="metrics of 1048577 numbers in all; at most 1048576"):
+        dataclasses.replace(TERMS, scalars=(*scalars, Scalars("c", 1)))
+
+
+def test_who_starts_alike() -> None:
+    terms = dataclasses.replace(TERMS, starts=("2-a", "1-a", "2-a", "2-a"))
+    names = terms.sites
+    assert [terms.start(name) for name in names] == ["2-a", "1-a", "2-a", "2-a"]
+    assert [sorted(terms.alike(name)) for name in names[:2]] == [[0, 2, 3], [1]]
+    assert TERMS.alike(names[1]) == {0, 1, 2, 3}
+    with pytest.raises(UserError, match="versions of memory for 1 of 4 sites"):
+        dataclasses.replace(TERMS, starts=("1-a",))
