@@ -41,22 +41,25 @@ class Batches:
             yield self.task.batch_transform(to_device(batch, self.device))
 
     def _endless(self, number: int, done: int) -> Iterator[Any]:
-        seed, round, site = self.purpose
-        generator = torch_generator(seed, round, site, "batches", number)
-        while True:
-            order = torch.randperm(len(self.dataset), generator=generator)
-            rows = [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
+        order, loading = (torch_generator(*self.purpose, of, number) for of in ("batches", "workers"))
+        for rows in self._epochs(order):
             if not self.workers:
                 yield from (collate(self.dataset, r) for r in rows[done:])
-            else:  # whose own draws begin with each pass over the rows: what is done is loaded again
+            else:  # whose own draws begin with each epoch: what is done is loaded again
                 loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
                     self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
                     batch_sampler=rows,
                     num_workers=self.workers,
-                    generator=generator,
+                    generator=loading,
                 )
                 yield from itertools.islice(loader, done, None)
             done = max(0, done - self.per_epoch)
+
+    def _epochs(self, generator: torch.Generator) -> Iterator[list[list[int]]]:
+        """The rows of each batch of an epoch, without end."""
+        while True:
+            order = torch.randperm(len(self.dataset), generator=generator)
+            yield [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
 
 
 class OwnStream:

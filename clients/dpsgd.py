@@ -87,8 +87,8 @@ class DpTrainer(Trainer):
         rowwise.check(self.task, model, batches, mean)
         method, self.seen.notes = rowwise.choose(model, moving, batches, mean)
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        total = _Sum(model, list(moving.values()), mean, method, self.mechanism.clip, self.seen)
-        with seeded(self.stream.seed(), "rows"):  # were dropout's masks known, they would tell rows apart
+        total = self._sum(model, list(moving.values()), mean, method, self.mechanism.clip, self.seen)
+        with seeded(self.stream.seed(), *self._purpose):  # were dropout's masks known, they would tell rows apart
             for draw in batches.draws(self._most(method), alone=method is None):
                 total.fill(draw)
                 total.release(self.stream, self.mechanism)
@@ -102,6 +102,14 @@ class DpTrainer(Trainer):
                 buffer.copy_(sent)
         delta = self.layout.read(model).sub_(self.anchor)
         return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows)
+
+    @property
+    def _sum(self) -> "type[_Sum]":
+        return _Sum
+
+    @property
+    def _purpose(self) -> tuple[str | int, ...]:
+        return ("rows",)
 
     def _most(self, method: UnitGradients | None) -> int:
         """Rows of a piece."""

@@ -53,15 +53,10 @@ class MemoryInRam:
 
 
 class MemoryOnDisk:
-    """Memory in a folder, a safetensors file a version, written whole or not at all.
+    """Memory in a folder, a safetensors file a version, written whole or not at all."""
 
-    Args:
-        folder: made when there is something to keep.
-        writes: whether this process is the one of a site's that writes; the others write nothing.
-    """
-
-    def __init__(self, folder: Path, writes: bool = True) -> None:
-        self.folder, self.writes = folder, writes
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def load(self, version: str | None) -> Mapping[str, Tensor]:
         """See MemoryStore."""
@@ -75,8 +70,6 @@ class MemoryOnDisk:
 
     def stage(self, version: str, memory: Mapping[str, Tensor], base: str | None) -> None:
         """See MemoryStore."""
-        if not self.writes:
-            return
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(version), save({name: t.contiguous() for name, t in memory.items()}))
         for path in self.folder.glob("*.safetensors"):

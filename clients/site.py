@@ -13,13 +13,14 @@ from torch.utils.data import Subset
 from clients.batches import Batches, OwnStream
 from clients.dpsgd import Seen
 from clients.memory import MemoryStore
-from clients.private import drawn
+from clients.private import Drawn, drawn
 from clients.split import groups_of, valid_split
 from clients.trainer import Trainer
 from clients.workers.progress import Progress
 from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
-from hansa.records import Plan, Refusal, Reply, Vectors
+from hansa.metrics import Sums
+from hansa.records import Plan, Refusal, Reply
 from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task, sized
 from hansa.workbench import Workbench
@@ -45,6 +46,11 @@ class SiteHalf:
         self.seen: Seen | None = None  # what the last plan under differential privacy met
         self.progress: Progress | None = None  # where it is kept how far training is, if it is
 
+    @property
+    def answers(self) -> bool:
+        """Whether an upload is made, and memory staged."""
+        return True
+
     def handle(self, plan: Plan) -> Reply | Refusal:
         """Trains or evaluates as the plan says; a site without rows sits out.
 
@@ -61,7 +67,7 @@ class SiteHalf:
         for split, rows in (("valid", self._rows[1]), ("test", self._test_rows)):
             if rows is not None and len(rows):
                 few = Subset(rows, range(min(PROBED, len(rows))))  # type: ignore[arg-type,var-annotated]
-                sums = evaluate(self.task, model, few, PROBED, self.bench.device)
+                sums = self._sums(model, few, PROBED)
                 found |= {f"{split}/{scope}{name}": tuple(one.shape) for name, one in sums.items() for scope in scopes}
         return found
 
@@ -91,8 +97,11 @@ class SiteHalf:
         run, staged = _pair(self._fit(model, context, plan, train), "local_update")
         if not run.steps:
             return Refusal(self.site.name, _idle(plan.hyper["precision"]))
+        layers = self.bench.keep_local({})
+        if not self.answers:
+            return Reply(self.site.name, run.examples)
         upload, staged = _pair(self.strategy.finish(run, plan.broadcast.shared, staged), "finish")
-        staged = self.bench.keep_local(staged)
+        staged = {**staged, **layers}
         if staged:
             self.memory.stage(plan.version, staged, plan.memory.get(self.site.name))
         sums |= {f"train/{name}": one for name, one in run.sums.items()}
@@ -104,18 +113,24 @@ class SiteHalf:
             return self._fit_private(terms, model, context, plan, train)
         if self._stream:  # it draws from the global generator as the task left it
             return self.strategy.local_update(model, self._stream.round(plan.hyper, self.bench.device), context)
-        where = (plan.seed, plan.round, self.site.name)
-        batches = Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
-        with seeded(*where, "train"):
+        batches = self._batches(plan, train)
+        with seeded(*batches.purpose, "train"):
             return self.strategy.local_update(model, batches, context)
+
+    def _batches(self, plan: Plan, train: Dataset) -> Batches:
+        where = (plan.seed, plan.round, self.site.name)
+        return Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
 
     def _fit_private(self, terms: DpTerms, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:
         if self._stream:
             name = type(self.task).__name__
             raise UserError(f"[dp]: task {name} has batches of its own, and rows must be drawn by chance; remove them")
-        one = drawn(terms, context, self.strategy, self.task, train, self.key(plan, self.site.name), self.workers)
+        one = self._drawn(terms, context, plan, train)
         self.seen = one.trainer.seen
         return self.strategy.local_update(model, one.batches, one.trainer)
+
+    def _drawn(self, terms: DpTerms, context: Trainer, plan: Plan, train: Dataset) -> Drawn:
+        return drawn(terms, context, self.strategy, self.task, train, self.key(plan, self.site.name), self.workers)
 
     def _trainer(self, plan: Plan, memory: Memory, rows: int) -> Trainer:
         sent, device = plan.broadcast, self.bench.device
@@ -129,14 +144,16 @@ class SiteHalf:
         """Metric sums of the shared model, and of the site's own where the strategy has one."""
         size = max(EVALUATION_ROWS, int(plan.hyper["batch_size"]))
         model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
-        sums: Vectors = evaluate(self.task, model, rows, size, self.bench.device)
+        sums = self._sums(model, rows, size)
         scored = {f"{plan.split}/{name}": one for name, one in sums.items()}
         own = self.strategy.personal(plan.broadcast.params, memory)
         if own is not None:
-            self.bench.shared.write(own, model)
-            sums = evaluate(self.task, model, rows, size, self.bench.device)
+            sums = self._sums(self.bench.write(own), rows, size)
             scored |= {f"{plan.split}/personal_{name}": one for name, one in sums.items()}
         return scored
+
+    def _sums(self, model: nn.Module, rows: Dataset, size: int) -> Sums:
+        return evaluate(self.task, model, rows, size, self.bench.device)
 
     @cached_property
     def _rows(self) -> tuple[Dataset, Dataset | None]:

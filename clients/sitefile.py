@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from clients.bounds import BoundsTable
 from clients.datatable import DataTable
+from clients.parallel.config import ParallelKeys
 from hansa.address import Dialled
 from hansa.config import checked
 from hansa.document import Document
@@ -44,7 +45,7 @@ class AppsTable(Table):
     allowed: tuple[Digest, ...] = ()
 
 
-class SiteTrainingTable(Table):
+class SiteTrainingTable(ParallelKeys):
     """[training] of a site: what it computes on. What is computed stands in the app's federation.toml."""
 
     device: Device = "auto"

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from clients.batches import Batches
 from clients.hooks import Hooks
 from clients.workers.progress import Progress
-from clients.workers.state import Pass
+from clients.workers.state import Generators, Pass, Tensors
 from hansa.errors import UserError
 from hansa.layout import Layout, matches
 from hansa.metrics import mean_loss, ratio
@@ -90,8 +90,9 @@ class Trainer:
         if self.progress is None or not isinstance(batches, Batches):
             yield from batches
             return
-        stateful = {"steps": steps} if scheduler is None else {"steps": steps, "scheduler": scheduler}
-        pass_ = Pass(self.progress, model, stateful, self.device)
+        own: dict[str, Any] = {"buffers": Tensors(dict(model.named_buffers())), "random": Generators(self.device)}
+        common: dict[str, Any] = {"parameters": Tensors(dict(model.named_parameters())), "steps": steps}
+        pass_ = Pass(self.progress, own, common | ({} if scheduler is None else {"scheduler": scheduler}), self.device)
         done = pass_.resume()
         for number, batch in enumerate(batches.after(done), done + 1):
             yield batch

@@ -8,6 +8,9 @@ import torch
 from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
+from clients.parallel.bench import ParallelBench
+from clients.parallel.ranks import Ranks
+from clients.parallel.site import ParallelSite
 from clients.private import released
 from clients.report import SiteReport
 from clients.site import SiteHalf
@@ -55,6 +58,11 @@ class Place:
             torch.cuda.set_device(self.device)
         if training.backend == "nccl" and not cuda:
             raise UserError(f'site.toml [training]: backend = "nccl" on {self.device}; it needs CUDA, take "auto"')
+        try:
+            training.degrees(world)
+        except ValueError as error:
+            raise UserError(f"site.toml [training]: {error}") from None
+        self.parallel = world > 1 or not training.plain  # whether the model is spread, if only over one rank
         self.backend = training.backend if training.backend != "auto" else "nccl" if cuda else "gloo"
 
 
@@ -65,19 +73,23 @@ class Worker:
         app: the folder of the admitted app.
         place: of the rank.
         run: the run's id.
+        ranks: of the group, where the model is spread.
 
     Raises:
         UserError: the app or the site's settings cannot be used.
     """
 
-    def __init__(self, app: Path, place: Place, run: str) -> None:
+    def __init__(self, app: Path, place: Place, run: str, ranks: Ranks | None = None) -> None:
         self.config = load(app / FEDERATION, without=["data", "simulation"])
         self.place, self.file, self.folder, self.run = place, place.file, place.folder, run
         head = self.config.table("federation", FederationTable)
         self.seed = head.seed
         self.task: Task = load_class(head.task, app, Task, "task")()
         self.strategy: Strategy = self.config.table("strategy", Strategy)
-        self.bench = Workbench(self.task, self.strategy.local, head.seed, place.device)
+        what = (self.task, self.strategy.local, head.seed, place.device)
+        self.bench = ParallelBench(*what, ranks, self.file.training) if ranks else Workbench(*what)
+        if isinstance(self.bench, ParallelBench) and self.bench.said and not place.rank:
+            _say(self.bench.said)
         self.report = SiteReport(self.folder / "reports" / run)
         self.made: SiteHalf | None = None
 
@@ -135,8 +147,12 @@ class Worker:
         """The site's half, made once; anew only if a plan tells another seed than federation.toml does."""
         if self.made is None or self.made.site.seed != seed:
             site = Site(self.file.site.name, seed, self._source(seed))
-            memory = MemoryOnDisk(self.folder / "memory" / self.run, writes=self.place.rank == 0)
-            self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, self.file.training.num_workers)
+            memory = MemoryOnDisk(self.folder / "memory" / self.run)
+            workers = self.file.training.num_workers
+            if isinstance(self.bench, ParallelBench):
+                self.made = ParallelSite(self.task, self.strategy, site, self.bench, memory, workers)
+            else:
+                self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, workers)
         return self.made
 
     def _progress(self, folder: Path) -> Progress:

@@ -5,18 +5,18 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from clients.failures import Failure
+from clients.parallel.ranks import join, open_store
 from clients.pipe import Pipe
 from clients.worker import Place, Worker
-from clients.workers.collective import join, open_store
 from clients.workers.heartbeat import Heart
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Result
 
+COLLECTIVE = 7200.0  # seconds: the supervisor sees a rank that dies or hangs long before
 Answered = tuple[dict[str, Any], bytes]
 
 
@@ -32,22 +32,21 @@ class Voice:
             self._pipe.send(said, frame)
 
 
-def begin(said: Mapping[str, Any], voice: Voice, group: ExitStack) -> Worker:
+def begin(said: Mapping[str, Any], voice: Voice) -> Worker:
     """Joins the others, if there are any, and makes what works.
 
     Args:
         said: the first order.
         voice: tells the supervisor where rank 0 has opened the store.
-        group: gets what is to be closed at the end.
     """
-    place = Place(Path(said["site"]), said["rank"], said["world"])
-    if place.world > 1:
-        port = said.get("port")
-        if port is None:
-            port = group.enter_context(open_store())
-            voice.say({"port": port})
-        group.enter_context(join(place.rank, place.world, port, place.backend))
-    return Worker(Path(said["app"]), place, said["run"])
+    place, ranks = Place(Path(said["site"]), said["rank"], said["world"]), None
+    if place.parallel:
+        store = None if place.rank else open_store(place.world)
+        if store is not None and place.world > 1:
+            voice.say({"port": store.port})
+        port = said["port"] if store is None else store.port
+        ranks = join(place.rank, place.world, port, place.backend, timeout=COLLECTIVE, store=store)
+    return Worker(Path(said["app"]), place, said["run"], ranks)
 
 
 def work(worker: Worker, said: Mapping[str, Any], frame: bytes) -> Result | Failure | None:
@@ -59,7 +58,7 @@ def work(worker: Worker, said: Mapping[str, Any], frame: bytes) -> Result | Fail
 
 def main() -> None:
     """Serves the orders that come over the socket whose file descriptor is the one argument."""
-    with socket.socket(fileno=int(sys.argv[1])) as ours, Pipe(ours) as pipe, ExitStack() as group:
+    with socket.socket(fileno=int(sys.argv[1])) as ours, Pipe(ours) as pipe:
         worker: Worker | None = None
         voice = Voice(pipe)
         while (order := pipe.receive()) is not None:
@@ -68,7 +67,7 @@ def main() -> None:
             try:
                 if worker is None:
                     Heart(voice.say, said["limit"])
-                    worker = begin(said, voice, group)
+                    worker = begin(said, voice)
                     answer = worker.ready(said["sums"])
                 else:
                     answer = work(worker, said, frame)

@@ -18,7 +18,7 @@ from hansa.records import Broadcast, Plan
 from hansa.wire import link_pb2 as wire
 
 APP = Path(__file__).parent / "app"
-SIZE = 6 * 16 + 16 + 16 + 16 + 16 + 1 + 16 + 16  # floats of the model
+SIZE = 6 * 16 + 16 + 16 + 1  # floats of the model
 PATIENCE = 120.0  # seconds: the machine may be busy
 
 
@@ -36,7 +36,7 @@ class Site:
     def group(self, **training: Any) -> Group:
         """A group; `procs` and the like as in site.toml."""
         table = SiteTrainingTable(**{"device": "cpu", "threads": 1, "heartbeat": 60.0, **training})
-        keys = table.model_dump(mode="json", exclude_none=True)
+        keys = table.model_dump(mode="json", exclude_unset=True)
         lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
         text = '[site]\nname = "one"\nserver = "127.0.0.1:1"\n[training]\n' + "\n".join(lines)
         (self.folder / "site.toml").write_text(text)
@@ -44,7 +44,7 @@ class Site:
 
     def plan(self, round: int = 1, **changed: Any) -> wire.Plan:
         params = 0.1 * torch.randn(SIZE, generator=torch.Generator().manual_seed(round))
-        sent = Broadcast(params, torch.zeros(1, dtype=torch.int64))
+        sent = Broadcast(params, torch.zeros(0, dtype=torch.int64))
         hyper = TrainingTable(steps=40, batch_size=12, optimizer="adamw").hyper(round)
         plan = Plan("run", 3, round, **{"kind": "train", "split": "valid", **changed}, broadcast=sent, hyper=hyper)
         frame = to_plan(plan, f"plan-{round}", "one")
@@ -97,6 +97,8 @@ class Site:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {one}" for key, one in value.items()) + " }"
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
