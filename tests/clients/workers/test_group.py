@@ -37,7 +37,7 @@ def groups(site: "Site") -> Iterator[Callable[..., Group]]:
 
 @pytest.fixture(scope="module")
 def group(shared: "Site") -> Iterator[Group]:
-    """One that is never without an update: whatever a test does to it, the next one finds it in order."""
+    """Whatever a test does to it, the next one finds it in order."""
     group = shared.group(procs=PROCS, checkpoint_interval=0.1)
     yield group
     group.stop()
@@ -76,6 +76,15 @@ def test_the_group_stays_and_repeats_itself(shared: "Site", group: Group, whole:
     assert [shared.steps(rank).count(pids[rank]) for rank in range(PROCS)] == [3 * ALL] * PROCS
 
 
+def test_a_site_without_rows_for_a_plan_keeps_its_group(shared: "Site", group: Group, whole: bytes) -> None:
+    pids = group.pids
+    with pytest.raises(ChildFailed) as failed:
+        shared.update(group, kind="evaluate", split="test")
+    assert failed.value.code == Failure.SITS_OUT
+    assert shared.update(group) == whole
+    assert group.pids == pids
+
+
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_that_is_killed_changes_no_bit(shared: "Site", group: Group, whole: bytes, rank: int) -> None:
     """Both ranks have kept a step by then: the next generation goes on there."""
@@ -94,23 +103,13 @@ def test_an_error_in_one_rank_does_not_leave_the_others_waiting(shared: "Site", 
     assert shared.said[-1].endswith("an error in rank 1; again")
 
 
-def test_a_mistake_is_not_tried_again(shared: "Site", group: Group, whole: bytes) -> None:
+def test_a_mistake_is_not_tried_again(shared: "Site", group: Group) -> None:
     """Rows that one rank cannot read are not read better by another process."""
     generation = group.generation
     (shared.trouble / "mistake1").touch()
     with pytest.raises(ChildFailed) as failed:
         shared.update(group)
     assert (failed.value.code, group.generation) == (Failure.INPUT, generation)
-    assert shared.update(group) == whole
-
-
-def test_a_site_without_rows_for_a_plan_keeps_its_group(shared: "Site", group: Group, whole: bytes) -> None:
-    pids = group.pids
-    with pytest.raises(ChildFailed) as failed:
-        shared.update(group, kind="evaluate", split="test")
-    assert failed.value.code == Failure.SITS_OUT
-    assert shared.update(group) == whole
-    assert group.pids == pids
 
 
 def test_a_rank_that_hangs_is_found_by_its_silence(site: "Site", groups: Callable[..., Group], whole: bytes) -> None:
@@ -129,20 +128,23 @@ def test_a_rank_that_hung_between_plans_is_found(site: "Site", groups: Callable[
     assert site.update(group) == whole
 
 
-def test_what_dies_too_often_is_given_up_and_the_next_plan_is_done(
+def test_what_dies_too_often_is_given_up_and_the_next_plan_is_done(site: "Site", groups: Callable[..., Group]) -> None:
+    group = groups(procs=1, max_restarts=0, checkpoint_interval=0)
+    with pytest.raises(ChildFailed) as failed:
+        slow(site, group, kill(group, 0))
+    assert failed.value.code == Failure.DIED
+    assert site.said == ["training, generation 1: rank 0 has died; given up"]
+    assert site.update(group)
+
+
+@pytest.mark.long
+def test_a_rank_that_died_between_plans_costs_no_restart(
     site: "Site", groups: Callable[..., Group], whole: bytes
 ) -> None:
-    """Nor does a rank that dies between plans cost one of the restarts of the next."""
-    group = groups(max_restarts=0, checkpoint_interval=0)
-    with pytest.raises(ChildFailed) as failed:
-        slow(site, group, kill(group, 1))
-    assert failed.value.code == Failure.DIED
+    group = groups(max_restarts=0)
+    os.kill(died := group.pids[1], signal.SIGKILL)
+    os.waitid(os.P_PID, died, os.WEXITED | os.WNOWAIT)  # all its threads have ended
     assert site.update(group) == whole
-    died = group.pids[1]
-    os.kill(died, signal.SIGKILL)
-    site.until(lambda: started(died) is None)
-    assert site.update(group) == whole
-    assert len(site.said) == 1
 
 
 @pytest.mark.long
@@ -174,8 +176,12 @@ def test_one_rank_alone_goes_on_likewise_and_ends_at_once_when_it_is_told(
 
 
 @pytest.mark.long
-def test_twenty_deaths_at_random_steps_change_no_bit(site: "Site", groups: Callable[..., Group], whole: bytes) -> None:
-    group = groups(checkpoint_interval=0.2)
+@pytest.mark.parametrize("parallel", [{"dp": PROCS}, {"shard": PROCS}], ids=["ddp", "fsdp2"])
+def test_twenty_deaths_at_random_steps_change_no_bit(
+    site: "Site", groups: Callable[..., Group], parallel: dict[str, int]
+) -> None:
+    group = groups(checkpoint_interval=0.2, parallel=parallel)
+    whole = site.update(group)
     drawn = random.Random(20)
     for _ in range(20):
         rank = drawn.randrange(PROCS)
