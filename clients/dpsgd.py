@@ -45,13 +45,14 @@ class DpTrainer(Trainer):
     Args:
         mechanism: what is done, and is accounted for.
         stream: noise; the coins that draw may come from it too.
-        chunk_bytes: of gradients of single units that are held at a time, beside one sum of N float32.
+        chunk_bytes: of layers' inputs, their gradients and those of single units that are held at a time; beside them
+            are a sum and a gradient of N float32.
         seen: what training met.
     """
 
     mechanism: DpSgd
     stream: Stream
-    chunk_bytes: int = 1 << 26
+    chunk_bytes: int = 1 << 27
     seen: Seen = field(default_factory=Seen)
 
     def fit(

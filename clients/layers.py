@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
+from torch.nn.grad import conv2d_weight
 
 from clients.gradients import Loss, Made, Moving, Unfit, added, left, shared
 
@@ -165,6 +166,43 @@ class Outer:
 
 
 @dataclass
+class Fleeting:
+    """Weights of a layer that sees each row at few places: gradients are made for their norms, some rows at a time.
+
+    The sum over rows is then a product of its own, which costs less than to keep them.
+
+    Args:
+        g: [B, ...]
+        a: [B, ...]
+        make: gradients of rows, [B, ...], from g and a
+        add: their sum, from g and a
+        floats: of a row's
+    """
+
+    g: Tensor
+    a: Tensor
+    make: Callable[[Tensor, Tensor], Tensor]
+    add: Callable[[Tensor, Tensor], Tensor]
+    floats: int
+
+    def squares(self) -> Tensor:
+        """[B] float64."""
+        some = max(1, CACHED // self.floats)
+        both = zip(torch.split(self.g, some), torch.split(self.a, some), strict=True)
+        return torch.cat([Made(self.make(g, a)).squares() for g, a in both])
+
+    def weighted(self, scales: Tensor) -> Tensor:
+        """The sum over rows."""
+        g, a, scales = left(scales, self.g, self.a)
+        return self.add(g * scales.to(g.dtype).view(-1, *[1] * (g.dim() - 1)), a)
+
+    @property
+    def units(self) -> Tensor:
+        """[B, ...]."""
+        return self.make(self.g, self.a)
+
+
+@dataclass
 class Lookup:
     """An embedding's rows, of which a unit sees few.
 
@@ -206,7 +244,8 @@ class Lookup:
         return self.unit.unsqueeze(1) * self.shape[0] + self.tokens
 
 
-CACHED = 1 << 20  # floats of a convolution's patches at a time
+CACHED = 1 << 22  # floats that are made at a time where they are soon done with
+FEW = 64  # places
 Found = Iterator[tuple[str, Callable[[], Part]]]  # by the parameter's name
 
 
@@ -215,6 +254,8 @@ def linear(use: Use) -> Found:
     a, g = (one.reshape(use.rows, -1, one.shape[-1]) for one in (use.a, use.g))
     if a.shape[1] == 1 and len(use.sizes) == use.rows:
         yield "weight", lambda: Outer(g[:, 0], a[:, 0])
+    elif a.shape[1] <= FEW and len(use.sizes) == use.rows:
+        yield "weight", lambda: Fleeting(g, a, _outer, _outer_sum, g.shape[2] * a.shape[2])
     else:
         yield "weight", lambda: Made(_products(g, a, use.sizes))
     yield "bias", partial(_made, g.sum(1), use.sizes)
@@ -226,25 +267,35 @@ def convolution(use: Use) -> Found:
     if layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str) or len(use.a) != use.rows:
         yield from anything(use)
         return
-    yield "weight", lambda: _made(_filters(use).view(use.rows, *layer.weight.shape), use.sizes)
+    make = partial(_filters, layer)
+    if use.g.shape[2:].numel() <= FEW and len(use.sizes) == use.rows:
+
+        def add(g: Tensor, a: Tensor) -> Tensor:
+            shape, places = layer.weight.shape, (layer.stride, layer.padding, layer.dilation)
+            total: Tensor = conv2d_weight(a, shape, g, *places)  # type: ignore[no-untyped-call]
+            return total
+
+        yield "weight", lambda: Fleeting(use.g, use.a, make, add, layer.weight.numel())
+    else:
+        yield "weight", lambda: _made(make(use.g, use.a), use.sizes)
     yield "bias", lambda: _made(use.g.sum((2, 3)), use.sizes)
 
 
-def _filters(use: Use) -> Tensor:
+def _filters(layer: Any, g: Tensor, a: Tensor) -> Tensor:
     """[B, O, I], I = channels and offsets of a patch; some rows at a time, so that patches stay in the cache."""
-    layer, (high, wide) = use.layer, use.g.shape[2:]
     (top, left), (down, right), (over, across) = layer.padding, layer.stride, layer.dilation
-    a = F.pad(use.a, (left, left, top, top)).contiguous()
+    a = F.pad(a, (left, left, top, top)).contiguous()
     row, channel, line, _ = a.stride()
-    size = (use.a.shape[1], *layer.kernel_size, high, wide)
+    size = (a.shape[1], *layer.kernel_size, *g.shape[2:])
     stride = (row, channel, line * over, across, line * down, right)
-    found = use.g.new_empty((use.rows, layer.out_channels, math.prod(size[:3])))
-    some = max(1, CACHED // math.prod(size))
-    for start in range(0, use.rows, some):
-        part, g = a[start : start + some], use.g[start : start + some].flatten(2)
-        seen = part.as_strided((len(part), *size), stride, part.storage_offset())
-        torch.bmm(g, seen.reshape(len(part), math.prod(size[:3]), high * wide).mT, out=found[start : start + some])
-    return found
+    patch, places = math.prod(size[:3]), math.prod(size[3:])
+    found = g.new_empty((len(g), layer.out_channels, patch))
+    some = max(1, CACHED // (patch * places))
+    for start in range(0, len(g), some):
+        part = a[start : start + some]
+        seen = part.as_strided((len(part), *size), stride, part.storage_offset()).reshape(len(part), patch, places)
+        torch.bmm(g[start : start + some].flatten(2), seen.mT, out=found[start : start + some])
+    return found.view(len(g), *layer.weight.shape)
 
 
 def embedding(use: Use) -> Found:
@@ -318,10 +369,18 @@ def _made(rows: Tensor, sizes: Sequence[int]) -> Made:
     return Made(added(rows, sizes))
 
 
+def _outer(g: Tensor, a: Tensor) -> Tensor:
+    return g.mT @ a
+
+
+def _outer_sum(g: Tensor, a: Tensor) -> Tensor:
+    return g.flatten(0, 1).T @ a.flatten(0, 1)
+
+
 def _products(g: Tensor, a: Tensor, sizes: Sequence[int]) -> Tensor:
     """Outer products added up over rows and places of each unit, [B, T, O] and [B, T, I] -> [U, O, I]."""
     if len(set(sizes)) == 1:
         g, a = (one.reshape(len(sizes), -1, one.shape[-1]) for one in (g, a))
-        return g.mT @ a
+        return _outer(g, a)
     both = zip(torch.split(g, list(sizes)), torch.split(a, list(sizes)), strict=True)
-    return torch.stack([one.flatten(0, 1).T @ other.flatten(0, 1) for one, other in both])
+    return torch.stack([_outer_sum(*one) for one in both])

@@ -16,6 +16,7 @@ from clients.memory import MemoryStore
 from clients.private import Drawn, drawn
 from clients.split import groups_of, valid_split
 from clients.trainer import Trainer
+from clients.workers.progress import Progress
 from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import Sums
@@ -43,6 +44,7 @@ class SiteHalf:
 
     def __post_init__(self) -> None:
         self.seen: Seen | None = None  # what the last plan under differential privacy met
+        self.progress: Progress | None = None  # where it is kept how far training is, if it is
 
     @property
     def answers(self) -> bool:
@@ -132,9 +134,11 @@ class SiteHalf:
 
     def _trainer(self, plan: Plan, memory: Memory, rows: int) -> Trainer:
         sent, device = plan.broadcast, self.bench.device
-        return Trainer(
-            self.task, self.strategy, self.bench.shared, sent.params, sent.shared, memory, plan.hyper, device, rows
-        )
+        layout = self.bench.shared
+        # What an algorithm that trains in its own way has done before a pass, or keeps beside it, is not known here.
+        progress = self.progress if type(self.strategy).local_update is Strategy.local_update else None
+        bound = (self.task, self.strategy, layout, sent.params, sent.shared, memory, plan.hyper, device, rows)
+        return Trainer(*bound, progress=progress)
 
     def _score(self, plan: Plan, memory: Memory, rows: Dataset) -> dict[str, Tensor]:
         """Metric sums of the shared model, and of the site's own where the strategy has one."""

@@ -107,15 +107,20 @@ class ParallelBatches(Batches):
             "ctx.fit, or set procs = 1 in site.toml"
         )
 
-    def slices(self) -> Iterator[Slice]:
-        """One round's work: this process's part of each batch."""
+    def slices(self, after: int = 0) -> Iterator[Slice]:
+        """One round's work: this process's part of each batch, as it goes on after the first so many."""
         self.passes += 1
         seed, round, site = self.purpose
         number, done = self.passes, 0
         for rows in self._epochs(torch_generator(seed, round, site, "batches", number)):
             cuts = [self.share.cut(one) for one in rows[: self.steps - done]]
-            loaded = self._load([piece.rows for cut in cuts for piece in cut], number, done)
-            for cut, whole in zip(cuts, rows, strict=False):
+            gone = min(max(0, after - done), len(cuts))
+            unread = gone if gone == len(cuts) or not self.workers else 0  # loaders' own draws begin with each epoch
+            loaded = self._load([piece.rows for cut in cuts[unread:] for piece in cut], number, done)
+            for _ in range(sum(len(cut) for cut in cuts[unread:gone])):
+                next(loaded)
+            done += gone
+            for cut, whole in zip(cuts[gone:], rows[gone:], strict=False):
                 purpose = (seed, round, site, "train", number, done, self.share.index)
                 yield Slice(cut, len(whole), loaded, purpose)
                 done += 1

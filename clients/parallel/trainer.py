@@ -18,6 +18,8 @@ from clients.parallel.hooks import Held, ShardHooks, clip
 from clients.parallel.shards import check_buffers
 from clients.parallel.slicer import ParallelBatches, Slice
 from clients.trainer import Loss, Trainer, _moving, _Steps
+from clients.workers.progress import Progress
+from clients.workers.state import Pass, Tensors
 from hansa.errors import UserError
 from hansa.metrics import mean_loss, ratio
 from hansa.records import LocalRun
@@ -108,14 +110,28 @@ class ParallelTrainer(Trainer):
         model.train()
         with _still(model, moving, self.bench.degrees.whole):
             steps.path = self.bench.path(moving)
-            for one in batches.slices():
+            pass_ = None if self.progress is None else self._pass(self.progress, model, held, steps, scheduler)
+            done = 0 if pass_ is None else pass_.resume()
+            for number, one in enumerate(batches.slices(done), done + 1):
                 with one.seeded():
                     steps.run(one, self._function(loss))
                 if scheduler is not None:
                     scheduler.step()
+                if pass_ is not None:
+                    pass_.took(number)
         check_buffers(model, self.layout)
         sums = {"loss": ratio(steps.losses(), steps.tried)} if steps.tried else {}
         return LocalRun(self._delta(), self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
+
+    def _pass(
+        self, progress: Progress, model: nn.Module, held: Mapping[str, Held], steps: "_ParallelSteps", scheduler: Any
+    ) -> Pass:
+        """What changes in a pass: parts of tensors are a rank's own, whole ones are alike. Each step seeds itself."""
+        moves: dict[str, Any] = {"parameters": Tensors({name: one.own for name, one in held.items()}), "steps": steps}
+        moves |= {} if scheduler is None else {"scheduler": scheduler}
+        own = {"buffers": Tensors(dict(model.named_buffers())), "done": Tensors({"done": steps.done})}
+        whole = self.bench.degrees.whole
+        return Pass(progress, own if whole else {**own, **moves}, moves if whole else {}, self.device)
 
     def _function(self, loss: Loss | None) -> Loss:
         if loss is not None:
@@ -167,6 +183,15 @@ class _ParallelSteps(_Steps):
         self.promised += one.rows
         self.done[1] += sum(piece.counted for piece in one.pieces)
         self._move()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See _Steps."""
+        return {**super().state_dict(), "promised": self.promised}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See _Steps."""
+        super().load_state_dict(state)
+        self.promised = state["promised"]
 
     def losses(self) -> float:
         """The sum over steps of the batches' losses, of all ranks together."""

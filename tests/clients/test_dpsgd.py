@@ -19,6 +19,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from clients import layers
 from clients.config import TrainingTable
 from clients.dpsgd import DpTrainer, Seen
 from clients.poisson import PoissonBatches, Rows, rows_of_units
@@ -256,6 +257,21 @@ def test_the_sum_does_not_depend_on_how_many_rows_go_together(name: str, sizes: 
         sums.append(site.train().sum)
     for other in sums[1:]:
         assert other == pytest.approx(sums[0], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("few", "cached"), [(0, 1), (0, 300), (64, 1), (64, 300)])
+@pytest.mark.parametrize("name", ["convolutions", "words"])
+def test_the_sum_does_not_depend_on_what_is_kept(
+    name: str, few: int, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients are kept (no layer sees few places) or made twice, one row or some rows at a time."""
+    site = made(name, 11, clip=0.3)
+    expected = site.train().sum
+    monkeypatch.setattr(layers, "FEW", few)
+    monkeypatch.setattr(layers, "CACHED", cached)
+    done = site.train()
+    assert done.seen.notes == ()
+    assert done.sum == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing", "ignore:Secure RNG turned off")
