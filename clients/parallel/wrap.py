@@ -67,8 +67,8 @@ def check(model: nn.Module, degrees: Degrees, keys: ParallelKeys) -> None:
     """
     if degrees.cuts > 1 or keys.accumulation > 1:
         for name, layer in model.named_modules():
-            if isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm):
-                mend = "use torch.nn.GroupNorm in its place (or SyncBatchNorm on GPUs), or set procs = 1"
+            if isinstance(layer, _BatchNorm):
+                mend = "use torch.nn.GroupNorm in its place, or set procs = 1 and leave accumulation out"
                 said = f"the model has a {type(layer).__name__} ({name}), whose means are of a process's own rows"
                 raise UserError(f"site.toml [training] parallel: {said}; {mend}")
     if degrees.shard > 1:

@@ -97,7 +97,13 @@ class Words(Task):
 
     def parallel_plan(self, model: nn.Module) -> Mapping[str, Any]:
         cut: dict[str, Any] = {f"layers.*.{name}": "colwise" for name in ("q", "k", "v", "up")}
-        return {**cut, "layers.*.o": "rowwise", "layers.*.down": "rowwise", "out": "colwise_gather"}
+        return {
+            **cut,
+            "layers.*.o": "rowwise",
+            "layers.*.down": "rowwise",
+            "token": "rowwise_embedding",
+            "out": "colwise_gather",
+        }
 
 
 class Odd(Task):

@@ -63,6 +63,25 @@ def test_a_site_s_answers_are_those_of_one_process(
     assert max(found["apart"].values()) <= 1e-5, found["apart"]
 
 
+@pytest.mark.parametrize("unit", ["record", "site"])
+def test_a_site_s_private_answers_are_those_of_one_process(
+    pools: "Callable[[int], Pool]", tmp_path: Path, unit: str
+) -> None:
+    """The ranks' keys differ: rank 0's is taken at all."""
+    dp = {"unit": unit, "noise_multiplier": 0.5, "delta": 1e-5, "clip": 0.5, "rounds": 2}
+    keys = {"parallel": {"dp": 2}}
+    found = pools(2).ask("site", folder=str(tmp_path), keys=keys, strategy="fedavg", dp=dp)
+    assert max(v for k, v in found["apart"].items() if k.endswith("delta")) <= 3e-8, found["apart"]
+    assert max(found["apart"].values()) <= 1e-5, found["apart"]
+
+
+def test_single_rows_cannot_be_clipped_on_parts_of_tensors(pools: "Callable[[int], Pool]", tmp_path: Path) -> None:
+    dp = {"unit": "record", "noise_multiplier": 0.5, "delta": 1e-5, "clip": 0.5, "rounds": 2}
+    asked = {"folder": str(tmp_path), "keys": {"parallel": {"shard": 2}}, "strategy": "fedavg", "dp": dp}
+    with pytest.raises(UserError, match=r"need the whole model, .* set parallel = \{ dp = 2 \}"):
+        pools(2).ask("site", **asked)
+
+
 def test_a_small_model_is_not_sharded_and_that_is_said(pools: "Callable[[int], Pool]") -> None:
     degrees, said = pools(2).ask("auto")
     assert degrees == {"dp": 2, "shard": 1, "tp": 1}

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from tests.clients.parallel.conftest import Pool
 
 FLOAT64, LAYOUT, FLOAT32 = 1e-12, 1e-6, 1e-5
-FAMILIES = {
+FAMILIES: dict[str, tuple[int, dict[str, int]]] = {
     "ddp": (2, {"dp": 2}),
     "fsdp2": (2, {"shard": 2}),
     "tp": (2, {"tp": 2}),
     "fsdp2-tp": (4, {"shard": 2, "tp": 2}),
 }
 WIDE = {"ddp4": (4, {"dp": 4}), "fsdp4": (4, {"shard": 4})}
+ALONE = {"alone": (1, {})}
 
 
 def check(found: dict[str, Any]) -> None:
@@ -29,7 +30,7 @@ def check(found: dict[str, Any]) -> None:
 
 def update(pools: "Callable[[int], Pool]", family: str, **given: Any) -> dict[str, Any]:
     """23 rows in batches of 8: the last has 7, which is cut into 4 and 3, or 2, 2, 2 and 1."""
-    world, degrees = {**FAMILIES, **WIDE}[family]
+    world, degrees = {**FAMILIES, **WIDE, **ALONE}[family]
     keys = {"parallel": degrees, **given.pop("keys", {})}
     same = {"task": "words", "strategy": "fedavg", "rows": 23, "training": {}, **given}
     found: dict[str, Any] = pools(world).ask("update", keys=keys, **same)
@@ -42,6 +43,11 @@ def test_an_update_is_that_of_one_process(pools: "Callable[[int], Pool]", family
     keys = {"accumulation": 3, "activation_checkpointing": True}
     training = {"momentum": 0.9, "clip_norm": 0.5}
     check(update(pools, family, strategy="scaffold", keys=keys, training=training))
+
+
+def test_one_process_saves_memory_without_changing_the_update(pools: "Callable[[int], Pool]") -> None:
+    keys = {"accumulation": 3, "activation_checkpointing": True}
+    check(update(pools, "alone", strategy="scaffold", keys=keys))
 
 
 @pytest.mark.parametrize("family", ["ddp4", "fsdp4"])
