@@ -185,6 +185,6 @@ def test_twenty_deaths_at_random_steps_change_no_bit(
     drawn = random.Random(20)
     for _ in range(20):
         rank = drawn.randrange(PROCS)
-        at = len(site.steps(rank)) + drawn.randrange(1, ALL)
+        at = len(site.steps(rank)) + drawn.randrange(1, ALL - 5)
         assert slow(site, group, kill(group, rank), partial(reached, site, rank, at)) == whole
     assert group.generation == 21
