@@ -71,6 +71,9 @@ def check(model: nn.Module, degrees: Degrees, keys: ParallelKeys) -> None:
                 mend = "use torch.nn.GroupNorm in its place, or set procs = 1 and leave accumulation out"
                 said = f"the model has a {type(layer).__name__} ({name}), whose means are of a process's own rows"
                 raise UserError(f"site.toml [training] parallel: {said}; {mend}")
+    if degrees.tp > 1 and keys.compile and keys.activation_checkpointing:
+        said = "compile and activation_checkpointing do not go together under tp"
+        raise UserError(f"site.toml [training]: {said}; leave one of them out")  # torch 2.13 saves a mesh as a tensor
     if degrees.shard > 1:
         if len(kinds := {str(p.dtype) for p in model.parameters()}) > 1:
             raise UserError(f"model: parameters of {' and '.join(sorted(kinds))}; to shard it, make them of one type")

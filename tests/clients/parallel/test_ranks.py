@@ -106,6 +106,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
 ]
 
 
+def test_compiling_checkpointed_blocks_under_tp_is_refused(pools: "Callable[[int], Pool]") -> None:
+    keys = {"parallel": {"tp": 2}, "compile": True, "activation_checkpointing": True}
+    with pytest.raises(UserError, match="compile and activation_checkpointing do not go together under tp; leave one"):
+        pools(2).ask("refusal", kind="Words", keys=keys, strategy="fedavg", training={})
+
+
 @pytest.mark.parametrize(("kind", "degrees", "strategy", "training", "says"), REFUSED)
 def test_what_cannot_work_is_refused_in_a_line(
     pools: "Callable[[int], Pool]", kind: str, degrees: dict[str, int], strategy: str, training: Any, says: str

@@ -16,7 +16,7 @@ FAMILIES: dict[str, tuple[int, dict[str, int]]] = {
     "fsdp2-tp": (4, {"shard": 2, "tp": 2}),
 }
 WIDE = {"ddp4": (4, {"dp": 4}), "fsdp4": (4, {"shard": 4})}
-ALONE = {"alone": (1, {})}
+ALONE: dict[str, tuple[int, dict[str, int]]] = {"alone": (1, {})}
 
 
 def check(found: dict[str, Any]) -> None:
@@ -85,4 +85,4 @@ def test_the_grid(
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compiled_blocks_give_the_same(pools: "Callable[[int], Pool]", family: str) -> None:
-    check(update(pools, family, keys={"compile": True, "activation_checkpointing": True}))
+    check(update(pools, family, keys={"compile": True, "activation_checkpointing": "tp" not in family}))
