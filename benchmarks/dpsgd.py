@@ -3,8 +3,9 @@
 Three loops take turns, each for some steps at a time: `DpTrainer.fit` as a site runs it, its first look at the task
 included; Opacus with Poisson sampling and the hooks that it takes by itself (`make_private`); and Opacus's ghost
 clipping, which goes backward twice. Printed are the medians over the turns, in seconds a step, on the wall and of the
-processor (other load slows the wall's clock only), and how long the noise for a million coordinates takes. The networks have about a million parameters: `mnist` is the convolutional network of
-PyTorch's examples, most of whose parameters are in a dense layer; in `convolutional` all but a few are in convolutions.
+processor (other load slows the wall's clock only), and how long the noise for a million coordinates takes. The networks
+have about a million parameters: `mnist` is the convolutional network of PyTorch's examples, most of whose parameters
+are in a dense layer; in `convolutional` all but a few are in convolutions.
 """
 
 import argparse

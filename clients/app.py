@@ -20,12 +20,15 @@ from clients.audit import AUDIT, Audit
 from clients.child import ChildFailed, Ready
 from clients.dial import NODE, SESSIONS
 from clients.failures import LINES, Failure
+from clients.ground import ground_of
 from clients.link import Identity, Invitation, Turned
 from clients.participant import Participant
-from clients.policy import Refused, Said, admit, check_federation, check_protection, said_by
-from clients.secure import SecureHalf, ground_of
+from clients.policy import admit, check_federation, check_protection
+from clients.refusals import Refused
+from clients.secure import SecureHalf
 from clients.sitefolder import SiteFolder, open_site_folder
 from clients.spending import LEDGERS, Spending
+from clients.sumrules import Said, said_by
 from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.processes import only_one
@@ -160,7 +163,7 @@ def _participant(
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     half = SecureHalf(ground_of(folder, said, run, audit.append, say))
-    spending = Spending(folder.path / LEDGERS, run, folder.file.budget, folder.file.policy, audit.append, say)
+    spending = Spending(folder.path / LEDGERS, run, folder.file, said, audit.append, say)
     unmasked = folder.file.policy.allow_unprotected and not secure
     try:
         one = Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked, spending)

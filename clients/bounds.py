@@ -71,13 +71,13 @@ class BoundsTable(Table):
         """The first key that is out of bounds in a plan.
 
         Args:
-            hyper: the plan's hyper-parameters: keys of [training].
+            hyper: the plan's hyper-parameters: keys of [training], and those of [dp] in a table of that name.
             round: the plan's, from 1. It may not be above what `rounds.rounds` may be.
         """
         rounds = self.__pydantic_extra__.get("rounds.rounds")
         if rounds is not None and rounds.max is not None and round > rounds.max:
             return "rounds.rounds"
-        return self.broken_by({"training": hyper})
+        return self.broken_by({"training": hyper, "dp": hyper.get("dp", {})})
 
 
 def _at(tables: Mapping[str, Any], keys: Sequence[str]) -> Any:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from clients.spending import HONEST, LEDGERS, UNLIMITED
+from clients.spending import LEDGERS, UNLIMITED
 from hansa.errors import UserError
 from hansa.startup import SITE_FILE
 from privacy.dp.ledger import Account, ledgers, read_account
+from privacy.dp.statement import HONEST
 
 Say = Callable[[str], None]
 NONE_YET = "no ledger yet: nothing has left this site under [dp]"

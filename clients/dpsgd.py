@@ -4,23 +4,24 @@ N = trained floats, U = units. A step: draw -> gradients of units -> clip -> sum
 optimiser -> `after_step`. What comes after the noise sees nothing of the data but by it, and costs nothing.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clients import rowwise
-from clients.gradients import Loss, Made, UnitGradients
+from clients.gradients import TINY, Loss, Made, UnitGradients
 from clients.hooks import Hooks
 from clients.poisson import Piece, PoissonBatches
-from clients.trainer import Trainer, _moving, _Steps
+from clients.rowloss import RowLoss
+from clients.rowwise import Way, tried
+from clients.trainer import Steps, Trainer, moving
 from hansa.errors import UserError
-from hansa.metrics import mean_loss
 from hansa.records import LocalRun
 from hansa.seeds import seeded
-from hansa.task import output_of
 from privacy.dp.mechanism import DpSgd
 from privacy.dp.randomness import Stream
 
@@ -33,7 +34,7 @@ class Seen:
     """What training met: for the site's own eyes, for it is not private."""
 
     empty: int = 0  # draws without a unit
-    invalid: int = 0  # gradients with NaN or Inf, for which zeros were taken
+    invalid: int = 0  # gradients with NaN or Inf, or of rows at which the task failed: zeros were taken
     units: int = 0  # drawn
     notes: tuple[str, ...] = ()  # why faster ways to gradients were left
 
@@ -48,19 +49,21 @@ class DpTrainer(Trainer):
         chunk_bytes: of layers' inputs, their gradients and those of single units that are held at a time; beside them
             are a sum and a gradient of N float32.
         seen: what training met.
+        way: to the gradients of units; None: the task is tried first, on the model that it trains.
     """
 
     mechanism: DpSgd
     stream: Stream
     chunk_bytes: int = 1 << 27
     seen: Seen = field(default_factory=Seen)
+    way: Way | None = None
 
     def fit(
         self,
         model: nn.Module,
         batches: Iterable[Any],
         *,
-        loss: Loss | None = None,
+        loss: Callable[[nn.Module, Any], Tensor] | None = None,
         only: Iterable[str] = ("*",),
         without: Iterable[str] = (),
         hooks: bool = True,
@@ -68,35 +71,39 @@ class DpTrainer(Trainer):
         """Trains in place; no metric leaves, and buffers are as they were.
 
         Raises:
-            UserError: what Trainer.fit refuses, batches that are not drawn, or a task whose rows do not stand alone.
+            UserError: what Trainer.fit refuses, batches that are not drawn, a loss of the strategy's own, a task whose
+                rows do not stand alone. Once the task was tried, nothing that a row does is raised.
         """
         if not isinstance(batches, PoissonBatches):
             raise UserError("[dp]: the strategy trains on batches of its own; give ctx.fit those that it was given")
-        moving = _moving(model, tuple(only), tuple(without))
-        optimizer = self.task.optimizer(moving.values(), self.hyper)
+        if loss is not None:
+            raise UserError("[dp]: the strategy has a loss of its own, which is not of single rows; leave loss= out")
+        trained = moving(model, tuple(only), tuple(without))
+        optimizer = self.task.optimizer(trained.values(), self.hyper)
         scheduler = self.task.scheduler(optimizer, batches.steps)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UserError("task: optimizer gave LBFGS, which needs many gradients a step; use sgd, adam, adamw")
-        bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
-        steps = _PrivateSteps(self, list(moving.values()), optimizer, Hooks(*bound) if hooks else None)
+        bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
+        steps = _PrivateSteps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
 
-        def mean(model: nn.Module, batch: Any) -> Tensor:
-            return mean_loss(loss(model, batch) if loss else self.task.loss(*output_of(self.task, model, batch)))
-
-        rowwise.check(self.task, model, batches, mean)
-        method, self.seen.notes = rowwise.choose(model, moving, batches, mean)
+        way = self.way or tried(self.task, model, batches.dataset, self.device)
+        self.seen.notes, rows = way.notes, RowLoss(self.task)
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        total = self._sum(model, list(moving.values()), mean, method, self.mechanism.clip, self.seen)
-        with seeded(self.stream.seed(), *self._purpose):  # were dropout's masks known, they would tell rows apart
-            for draw in batches.draws(self._most(method), alone=method is None):
+        with ExitStack() as stack:
+            method = None if way.kind is None else stack.enter_context(closing(way.kind(model, trained, rows)))
+            total = self._sum(
+                model, list(trained.values()), rows, method, self.mechanism.clip, self.seen, batches.alone
+            )
+            stack.enter_context(
+                seeded(self.stream.seed(), *self._purpose)
+            )  # dropout's masks, if known, would tell rows apart
+            for draw in batches.draws(self._most(way)):
                 total.fill(draw)
                 total.release(self.stream, self.mechanism)
                 steps.step()
                 if scheduler is not None:
                     scheduler.step()
-        if method is not None:
-            method.close()
         with torch.no_grad():
             for buffer, sent in buffers:
                 buffer.copy_(sent)
@@ -111,13 +118,12 @@ class DpTrainer(Trainer):
     def _purpose(self) -> tuple[str | int, ...]:
         return ("rows",)
 
-    def _most(self, method: UnitGradients | None) -> int:
+    def _most(self, way: Way) -> int:
         """Rows of a piece."""
-        floats = method.row_floats if method is not None else 0
-        return max(1, min(ROWS, self.chunk_bytes // (4 * floats))) if floats else ROWS
+        return 1 if way.kind is None else max(1, min(ROWS, self.chunk_bytes // (4 * max(1, way.row_floats))))
 
 
-class _PrivateSteps(_Steps):
+class _PrivateSteps(Steps):
     """The optimiser's steps from gradients that are there."""
 
     def step(self) -> None:
@@ -141,9 +147,10 @@ class _Sum:
         method: UnitGradients | None,
         clip: float,
         seen: Seen,
+        alone: Callable[[int], Any],
     ) -> None:
         self.model, self.parameters, self.loss, self.method = model, parameters, loss, method
-        self.clip, self.seen = clip, seen
+        self.clip, self.seen, self.alone = clip, seen, alone
         self.total = torch.zeros(sum(p.numel() for p in parameters), device=parameters[0].device)
         self.parts = _views(self.total, parameters)
         self.unit = [torch.zeros_like(part) for part in self.parts]  # of one that is alone, maybe in parts
@@ -154,10 +161,8 @@ class _Sum:
         self.total.zero_()
         before = self.seen.units
         for piece, batch in draw:
-            if self.method is not None and piece.whole:
-                self._add_many(piece, batch, self.method)
-            else:
-                self._add_one(piece, batch)
+            if self.method is None or not self._at_once(piece, batch, self.method):
+                self._one_by_one(piece, batch)
         self.seen.empty += self.seen.units == before
 
     def release(self, stream: Stream, mechanism: DpSgd) -> None:
@@ -168,36 +173,65 @@ class _Sum:
         for p, grad in zip(self.parameters, _views(noisy.to(self.total.device), self.parameters), strict=True):
             p.grad = grad.to(p.dtype)
 
-    def _add_many(self, piece: Piece, batch: Any, method: UnitGradients) -> None:
-        scales = self._scales(method.squares(batch, piece.sizes.tolist()))
-        for part, grad in zip(self.parts, method.weighted(scales), strict=True):
-            part += grad
+    def _at_once(self, piece: Piece, batch: Any, method: UnitGradients) -> bool:
+        """False, and nothing is added: something in the piece is not as in the rows that were tried."""
+        try:
+            squares = method.squares(batch, piece.sizes.tolist())
+            scales = clipping(squares, self.clip) if piece.whole else torch.ones_like(squares)
+            grads = method.weighted(scales)
+        except Exception:  # were it raised, it would tell the server of a row
+            return False
+        if piece.whole:
+            self._count(scales)
+            for part, grad in zip(self.parts, grads, strict=True):
+                part += grad
+        else:
+            self._gather([grad * len(piece.rows) for grad in grads], len(piece.rows))
+            if piece.last:
+                self._finish()
+        return True
 
-    def _add_one(self, piece: Piece, batch: Any) -> None:
-        """A unit by itself, or a part of one: the plain gradient of all its rows."""
-        rows = len(piece.rows)
-        grads = torch.autograd.grad(self.loss(self.model, batch) * rows, self.parameters, allow_unused=True)
+    def _one_by_one(self, piece: Piece, batch: Any) -> None:
+        """Each row alone in the model; one at which the task fails makes its unit count as zero."""
+        rows = iter(piece.rows.tolist())
+        for size in piece.sizes.tolist():
+            for row in itertools.islice(rows, size):
+                try:
+                    one = batch if len(piece.rows) == 1 else self.alone(row)
+                    grads = torch.autograd.grad(self.loss(self.model, one, 1), self.parameters, allow_unused=True)
+                except Exception:  # as above
+                    grads = tuple(torch.full_like(p, torch.nan) for p in self.parameters)
+                self._gather(grads, 1)
+            if piece.last:
+                self._finish()
+
+    def _gather(self, grads: Sequence[Tensor | None], rows: int) -> None:
         self.rows += rows
         for sum, grad in zip(self.unit, grads, strict=True):
             if grad is not None:
                 sum += grad
-        if piece.last:
-            for sum in self.unit:
-                sum /= self.rows
-            scale = self._scales(torch.stack([Made(one.unsqueeze(0)).squares() for one in self.unit]).sum(0))
-            for part, sum in zip(self.parts, self.unit, strict=True):
-                if scale:
-                    part.add_(sum, alpha=float(scale))
-                sum.zero_()
-            self.rows = 0
 
-    def _scales(self, squares: Tensor) -> Tensor:
-        """What brings each gradient down to the clip norm, [U]; 0 for one that is not finite."""
-        scales = (SLACK * self.clip / squares.sqrt()).clamp(max=1.0)  # a zero norm gives infinity, and so 1
-        valid = squares.isfinite()
-        self.seen.units += len(squares)
-        self.seen.invalid += int(len(squares) - valid.sum())
-        return scales.where(valid, 0.0)
+    def _finish(self) -> None:
+        """A unit's rows are all there."""
+        for sum in self.unit:
+            sum /= self.rows
+        scale = clipping(torch.stack([Made(one.unsqueeze(0)).squares() for one in self.unit]).sum(0), self.clip)
+        self._count(scale)
+        for part, sum in zip(self.parts, self.unit, strict=True):
+            if scale:
+                part.add_(sum, alpha=float(scale))
+            sum.zero_()
+        self.rows = 0
+
+    def _count(self, scales: Tensor) -> None:
+        self.seen.units += len(scales)
+        self.seen.invalid += int((scales == 0).sum())
+
+
+def clipping(squares: Tensor, clip: float) -> Tensor:
+    """What brings gradients of squared norms [U] within the clip, [U]; 0 for one that is not finite, or nearly so."""
+    scales = (SLACK * clip / squares.sqrt()).clamp(max=1.0)  # a zero norm gives infinity, and so 1
+    return scales.where(squares.isfinite() & (scales >= TINY), 0.0)
 
 
 def _views(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:

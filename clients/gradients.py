@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-Loss = Callable[[nn.Module, Any], Tensor]  # the mean over a batch's rows
+STRETCH = 512  # floats
+SURE = 1e-20  # of a squared norm: what vanishes below it is less than a millionth
+TINY = 2.0**-126  # the least float32 that has all its digits
+Loss = Callable[[nn.Module, Any, int], Tensor]  # the sum over so many rows of a batch
 Moving = Mapping[str, nn.Parameter]  # what is trained, by name
 
 
@@ -80,7 +84,7 @@ class _Whole(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, batch: Any) -> Tensor:
-        return self.loss(self.model, batch)
+        return self.loss(self.model, batch, 1)
 
 
 class Made:
@@ -95,14 +99,36 @@ class Made:
 
     def squares(self) -> Tensor:
         """[U] float64."""
-        norms: Tensor = torch.linalg.vector_norm(self.units.reshape(len(self.units), -1), dim=1)
-        return norms.double().square()
+        return squares(self.units.reshape(len(self.units), -1))
 
     def weighted(self, scales: Tensor) -> Tensor:
         """The sum over units."""
         kept, scales = left(scales, self.units)
-        total: Tensor = scales.to(kept.dtype) @ kept.reshape(len(kept), -1)
-        return total.view(kept.shape[1:])
+        total: Tensor = torch.tensordot(scales.to(kept.dtype), kept, 1)
+        return total
+
+
+def squares(units: Tensor) -> Tensor:
+    """Squared L2 norms of float32 vectors, [U, N] -> [U] float64, right to a millionth from the least to the largest.
+
+    Float32 adds up a short stretch rightly, unless squares vanish in it (below 1e-19) or overflow: then float64 does.
+    """
+    stretches = units.shape[1] // STRETCH * STRETCH
+    whole, rest = units[:, :stretches].view(len(units), -1, STRETCH), units[:, stretches:]
+    found: Tensor = torch.linalg.vector_norm(whole, dim=2).double().square().sum(1)
+    found += torch.linalg.vector_norm(rest, dim=1).double().square()
+    doubtful = ~((found > SURE) & found.isfinite())
+    if doubtful.any():
+        found[doubtful] = torch.cat([one.double().square().sum(1) for one in torch.split(units[doubtful], 1)])
+    return found
+
+
+def scaled(g: Tensor, scales: Tensor) -> Tensor:
+    """Rows times their scales, [B, ...] and [B] float64; 0 where float32 has no full digits left.
+
+    What is rounded there may come out twice as large, and is multiplied by what a layer got, which may be huge.
+    """
+    return F.hardshrink(g * scales.to(g.dtype).view(-1, *[1] * (g.dim() - 1)), TINY)
 
 
 def left(scales: Tensor, *values: Tensor) -> tuple[Tensor, ...]:

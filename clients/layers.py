@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.nn.grad import conv2d_weight
 
-from clients.gradients import Loss, Made, Moving, Unfit, added, left, shared
+from clients.gradients import Loss, Made, Moving, Unfit, added, left, scaled, shared
 
 
 class Part(Protocol):
@@ -115,7 +115,7 @@ class Layers:
         """Forward and backward; leaves the uses with their gradients."""
         self.uses, rows, self.watching = [], sum(sizes), True
         try:
-            loss = self.loss(self.model, batch) * rows
+            loss = self.loss(self.model, batch, rows)
         finally:
             self.watching = False
         if not self.uses:
@@ -127,6 +127,8 @@ class Layers:
                 raise Unfit(
                     f"a {type(use.layer).__name__} whose input has no dimension of rows, or is changed in place"
                 )
+            if g.dtype != torch.float32:
+                raise Unfit(f"a {type(use.layer).__name__} that works in {g.dtype}")
             use.g, use.sizes = shared(g, sizes), sizes
         self.uses = [use for use, _ in reached]
 
@@ -157,7 +159,7 @@ class Outer:
     def weighted(self, scales: Tensor) -> Tensor:
         """[O, I], one product."""
         g, a, scales = left(scales, self.g, self.a)
-        return (g * scales.to(g.dtype).unsqueeze(1)).T @ a
+        return scaled(g, scales).T @ a
 
     @property
     def units(self) -> Tensor:
@@ -186,15 +188,16 @@ class Fleeting:
     floats: int
 
     def squares(self) -> Tensor:
-        """[B] float64."""
+        """[B] float64; not below what the sum may be wrong by where places cancel."""
         some = max(1, CACHED // self.floats)
         both = zip(torch.split(self.g, some), torch.split(self.a, some), strict=True)
-        return torch.cat([Made(self.make(g, a)).squares() for g, a in both])
+        found = torch.cat([Made(self.make(g, a)).squares() for g, a in both])
+        return torch.maximum(found, CANCELLED * Made(self.g).squares() * Made(self.a).squares())
 
     def weighted(self, scales: Tensor) -> Tensor:
         """The sum over rows."""
         g, a, scales = left(scales, self.g, self.a)
-        return self.add(g * scales.to(g.dtype).view(-1, *[1] * (g.dim() - 1)), a)
+        return self.add(scaled(g, scales), a)
 
     @property
     def units(self) -> Tensor:
@@ -224,14 +227,15 @@ class Lookup:
         """Gradients of a unit at one token add up before they are squared."""
         seen, place = torch.unique(self._keys, return_inverse=True)
         sums = self.g.new_zeros((len(seen), self.shape[1])).index_add_(0, place.flatten(), self.g.flatten(0, 1))
-        squares = self.g.new_zeros(self.count, dtype=torch.float64)
-        return squares.index_add_(0, seen // self.shape[0], Made(sums).squares())
+        squares, places = self.g.new_zeros((2, self.count), dtype=torch.float64)
+        squares.index_add_(0, seen // self.shape[0], Made(sums).squares())
+        places.index_add_(0, self.unit, Made(self.g).squares())  # what the sum may be wrong by where places cancel
+        return torch.maximum(squares, CANCELLED * places)
 
     def weighted(self, scales: Tensor) -> Tensor:
         """[V, D]."""
         g, tokens, scales = left(scales[self.unit], self.g, self.tokens)
-        g = g * scales.to(g.dtype).view(-1, 1, 1)
-        return g.new_zeros(self.shape).index_add_(0, tokens.flatten(), g.flatten(0, 1))
+        return g.new_zeros(self.shape).index_add_(0, tokens.flatten(), scaled(g, scales).flatten(0, 1))
 
     @property
     def units(self) -> Tensor:
@@ -246,6 +250,7 @@ class Lookup:
 
 CACHED = 1 << 22  # floats that are made at a time where they are soon done with
 FEW = 64  # places
+CANCELLED = 2.0**-24  # of places' squared norms: sums in another order differ by less
 Found = Iterator[tuple[str, Callable[[], Part]]]  # by the parameter's name
 
 

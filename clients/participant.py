@@ -7,16 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from clients import policy
+from clients import planrules
 from clients.bounds import BoundsTable
 from clients.child import ChildDied, ChildFailed, Ready
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
+from clients.refusals import Reason, Refused
 from clients.secure import SecureHalf
 from clients.spending import Reserve, Spending
 from clients.workers.group import Group
 from hansa.errors import UserError
-from hansa.wire.link_pb2 import Plan, Refused, Secure, SiteFrame
+from hansa.wire.link_pb2 import Plan, Secure, SiteFrame
+from hansa.wire.link_pb2 import Refused as RefusedFrame
 from hansa.wire.rules import INLINE
 
 LOOK = 0.2  # seconds between two looks at the session while the group works
@@ -172,8 +174,8 @@ class Participant:
         """What the group answers, or why there is no answer; None: an update that is to be masked."""
         try:
             if not plan.terms and not self.unmasked:
-                raise policy.Refused(policy.Reason.UNPROTECTED, f"round {plan.round}: a plan without terms")
-            policy.check_plan(self.bounds, plan.hyper, plan.round)
+                raise Refused(Reason.UNPROTECTED, f"round {plan.round}: a plan without terms")
+            planrules.check_plan(self.bounds, plan.hyper, plan.round)
             with self.spending.reserved(plan, self.ready) as reserve:
                 return self._work(link, plan, reserve)
         except ChildDied:
@@ -181,12 +183,12 @@ class Participant:
         except PlanOver:
             self.say(f"round {plan.round}: it was over before this site had answered")
             raise Dropped from None
-        except policy.Refused as refused:
+        except Refused as refused:
             self.say(refused.detail)
-            if plan.terms and policy.tells_rows(refused.code, plan.hyper):
+            if plan.terms and planrules.tells_rows(refused.code, plan.hyper):
                 self.secure.absent(plan, str(refused))
                 return None
-            return SiteFrame(refused=Refused(plan=plan.id, code=refused.code, line=str(refused)))
+            return SiteFrame(refused=RefusedFrame(plan=plan.id, code=refused.code, line=str(refused)))
         except ChildFailed as failure:
             code = failure.code
             self.deaths += code == Failure.DIED
@@ -197,13 +199,13 @@ class Participant:
             self.secure.absent(plan, LINES[code])
             return None
         self.say(f"round {plan.round}: {LINES[code]}")
-        return SiteFrame(refused=Refused(plan=plan.id, code=code, line=LINES[code]))
+        return SiteFrame(refused=RefusedFrame(plan=plan.id, code=code, line=LINES[code]))
 
     def _work(self, link: Link, plan: Plan, reserve: Reserve) -> SiteFrame | None:
         upload = self.spool / "upload"
         upload.unlink(missing_ok=True)
         files = link.fetch(plan)
-        policy.check_vectors(plan, files)
+        planrules.check_vectors(plan, files)
         if plan.terms:
             reserve.plan.memory = self.secure.start(plan)
         if self.deaths > MAX_DEATHS:

@@ -83,12 +83,11 @@ class PoissonBatches:
         """
         raise UserError("[dp]: the strategy goes over the batches itself, without clipping; take one that uses ctx.fit")
 
-    def draws(self, most: int, alone: bool = False) -> Iterator[Iterator[tuple[Piece, Any]]]:
+    def draws(self, most: int) -> Iterator[Iterator[tuple[Piece, Any]]]:
         """Each step's pieces with their batches, loaded one by one; an empty draw has none.
 
         Args:
             most: rows of a piece.
-            alone: each unit is a piece of its own.
 
         Raises:
             UserError: the draws were gone over before.
@@ -96,25 +95,25 @@ class PoissonBatches:
         if self.gone:
             raise UserError("[dp]: the strategy trains twice in a round; what is accounted for is one ctx.fit")
         self.gone = True
-        steps = [list(self._cut(self._draw(), most, alone)) for _ in range(self.steps)]
-        loaded = self._load([piece.rows.tolist() for pieces in steps for piece in pieces])
+        steps, ahead = itertools.tee(list(self._cut(self._draw(), most)) for _ in range(self.steps))
+        loaded = self._load(piece.rows.tolist() for pieces in ahead for piece in pieces)
         for pieces in steps:
             yield zip(pieces, itertools.islice(loaded, len(pieces)), strict=True)
 
-    def batch(self, rows: Sequence[int]) -> Any:
-        """Some rows, as they are before `batch_transform`."""
-        return to_device(collate(self.dataset, rows), self.device)
+    def alone(self, row: int) -> Any:
+        """A batch of one row."""
+        return self.task.batch_transform(to_device(collate(self.dataset, [row]), self.device))
 
     def _draw(self) -> list[Rows]:
         """The rows of each unit that is drawn."""
         drawn = np.flatnonzero(self.stream.coins(self.mechanism.sample_rate, self.mechanism.units))
         return list(drawn.reshape(-1, 1)) if self.units is None else [self.units[number] for number in drawn.tolist()]
 
-    def _cut(self, units: Iterable[Rows], most: int, alone: bool) -> Iterator[Piece]:
+    def _cut(self, units: Iterable[Rows], most: int) -> Iterator[Piece]:
         waiting: list[Rows] = []
         room = most
         for unit in units:
-            if waiting and (alone or len(unit) > room):
+            if waiting and len(unit) > room:
                 yield _whole(waiting)
                 waiting, room = [], most
             if len(unit) <= most:
@@ -127,7 +126,7 @@ class PoissonBatches:
         if waiting:
             yield _whole(waiting)
 
-    def _load(self, pieces: Sequence[list[int]]) -> Iterator[Any]:
+    def _load(self, pieces: Iterable[list[int]]) -> Iterator[Any]:
         if not self.workers:
             loaded = (collate(self.dataset, rows) for rows in pieces)
         else:

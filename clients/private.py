@@ -7,6 +7,7 @@ import torch
 
 from clients.dpsgd import DpTrainer
 from clients.poisson import PoissonBatches, rows_of_units
+from clients.rowwise import Way
 from clients.split import groups_of
 from clients.trainer import Trainer
 from hansa.errors import UserError
@@ -29,7 +30,7 @@ class Drawn:
 
 
 def drawn(
-    terms: DpTerms, trainer: Trainer, strategy: Strategy, task: Task, train: Dataset, key: bytes, workers: int
+    terms: DpTerms, trainer: Trainer, strategy: Strategy, task: Task, train: Dataset, key: bytes, workers: int, way: Way
 ) -> Drawn:
     """What a site trains with, where its unit is the record or the group.
 
@@ -41,6 +42,7 @@ def drawn(
         train: the site's training rows.
         key: 32 bytes, for this plan alone.
         workers: processes that load rows.
+        way: to the gradients of units, as the task was tried on the model that the run started with.
 
     Raises:
         UserError: the strategy or the task cannot be trained so; see `mechanism_for`.
@@ -55,7 +57,7 @@ def drawn(
     units = rows_of_units(groups.tolist()) if terms.unit == "group" and groups is not None else None
     stream = Stream(key)
     batches = PoissonBatches(task, train, mechanism, stream, trainer.device, units, workers)
-    return Drawn(batches, DpTrainer(**vars(trainer), mechanism=mechanism, stream=stream))
+    return Drawn(batches, DpTrainer(**vars(trainer), mechanism=mechanism, stream=stream, way=way))
 
 
 def released(plan: Plan, reply: Reply, say: Callable[[str], None] = lambda line: None) -> Reply:

@@ -7,8 +7,9 @@ initial weight is zero, rows seem to be apart that are not.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,83 +20,116 @@ from torch.utils._pytree import tree_leaves
 
 from clients.gradients import Loss, Moving, UnitGradients, Vectorised
 from clients.layers import Layers
-from clients.poisson import PoissonBatches
+from clients.rowloss import RowLoss
+from clients.trainer import moving
 from hansa.errors import UserError
+from hansa.evaluate import to_device
+from hansa.metrics import mean_loss
 from hansa.seeds import seeded
-from hansa.task import Task, output_of
+from hansa.task import Dataset, Task, collate, output_of
 
 PROBED = 5  # rows
 TRIES = 32  # seeds for a transform, which may mix rows only now and then
 NEAR = 1e-3  # relative: float32 in another order
 
 
-def check(task: Task, model: nn.Module, batches: PoissonBatches, loss: Loss) -> None:
-    """Refuses what mixes rows; the model is in training mode, and stays as it is.
+@dataclass(frozen=True)
+class Way:
+    """How a model's rows come to their gradients."""
+
+    kind: type[Layers] | type[Vectorised] | None = None  # None: one by one
+    notes: tuple[str, ...] = ()  # why faster ways were left
+    row_floats: int = 0  # see UnitGradients
+
+
+@dataclass
+class Rows:
+    """A few of a site's rows, as they are before `batch_transform`."""
+
+    dataset: Dataset
+    device: torch.device
+
+    @property
+    def places(self) -> list[int]:
+        """From all over the data."""
+        places: list[int] = np.linspace(0, len(self.dataset) - 1, PROBED).round().astype(int).tolist()
+        return sorted(set(places))
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        """Rows together."""
+        return to_device(collate(self.dataset, rows), self.device)
+
+
+def tried(task: Task, model: nn.Module, dataset: Dataset, device: torch.device) -> Way:
+    """Refuses what mixes rows, and finds the fastest way that agrees with rows taken one by one.
+
+    What it says depends on the rows: it is for the model that a run starts with, once. The model stays as it is, but is
+    in training mode.
 
     Args:
-        task: whose forward pass and transform are tried.
+        task: whose forward pass, transform and loss are tried.
         model: of the task.
-        batches: have the rows.
-        loss: what is trained.
+        dataset: the site's training rows.
+        device: where the model is.
 
     Raises:
-        UserError: what does, and what to take in its place.
+        UserError: what is not taken, and what to take in its place.
     """
+    model.train()
+    trained, rows = moving(model, ("*",), ()), Rows(dataset, device)
+    for name, p in trained.items():
+        if p.dtype != torch.float32:
+            raise UserError(f"[dp]: the model's {name} is {p.dtype}, and clips hold in float32; call model.float()")
+    _check(task, model, rows)
+    return _choose(model, trained, rows, RowLoss(task))
+
+
+def _check(task: Task, model: nn.Module, rows: Rows) -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, _BatchNorm) and layer.training:
             groups = math.gcd(8, layer.num_features)
             mend = f"use torch.nn.GroupNorm({groups}, {layer.num_features})"
             raise UserError(f"[dp]: the model has a {type(layer).__name__} ({name}), which mixes rows; {mend}")
-    with _shaken(model), _evaluating(model), torch.no_grad():
-        alone = {row: one for row in _spread(batches) if math.isfinite(one := _loss(model, loss, batches.batch([row])))}
-    rows = list(alone)
-    others = [rows[place - 1] if place % 2 else row for place, row in enumerate(rows)]
-    if len(rows) > 1:
-        _check_transform(task, batches, rows, others)
+    with _shaken(model), _evaluating(model), torch.no_grad(), _one_row():
+        losses = {row: float(_mean(task, model, rows.batch([row]))) for row in rows.places}
+    alone = {row: one for row, one in losses.items() if math.isfinite(one)}
+    some = list(alone)
+    others = [some[place - 1] if place % 2 else row for place, row in enumerate(some)]
+    if len(some) > 1:
+        _check_transform(task, rows, some, others)
         with _shaken(model):
-            _check_outputs(task, model, batches.batch(rows), batches.batch(others), len(rows))
+            _check_outputs(task, model, rows.batch(some), rows.batch(others), len(some))
         with _shaken(model), _evaluating(model), torch.no_grad():
-            _check_loss(model, batches, alone, loss)
+            _check_loss(float(_mean(task, model, rows.batch(some))), list(alone.values()))
 
 
-def choose(
-    model: nn.Module, moving: Moving, batches: PoissonBatches, loss: Loss
-) -> tuple[UnitGradients | None, tuple[str, ...]]:
-    """The fastest way to units' gradients that agrees with rows taken one by one, and why the faster were left.
+def _mean(task: Task, model: nn.Module, batch: Any) -> Tensor:
+    return mean_loss(task.loss(*output_of(task, model, batch)))
 
-    None: rows must be taken one by one.
-    """
+
+def _choose(model: nn.Module, trained: Moving, rows: Rows, loss: Loss) -> Way:
     left: list[str] = []
     with _shaken(model), _evaluating(model), torch.backends.cudnn.flags(allow_tf32=False):
-        found = {row: _gradient(model, moving, loss, batches.batch([row])) for row in _spread(batches)}
+        found = {row: _gradient(model, trained, loss, rows.batch([row])) for row in rows.places}
         single = {row: grads for row, grads in found.items() if all(g.isfinite().all() for g in grads)}
         if not single:
-            return None, ("no row that was tried has a gradient",)
+            return Way(None, ("no row that was tried has a gradient",))
         for kind in (Layers, Vectorised):
-            method: UnitGradients | None = None
             try:
-                method = kind(model, moving, loss)
-                if _agrees(method, batches.batch(list(single)), list(single.values())):
-                    return method, tuple(left)
+                with closing(kind(model, trained, loss)) as method:
+                    if _agrees(method, rows.batch(list(single)), list(single.values())):
+                        return Way(kind, tuple(left), method.row_floats)
                 left.append(f"{kind.__name__}: not the gradients of single rows")
             except Exception as error:  # whatever a model does to a way that it was not written for
                 left.append(f"{kind.__name__}: {str(error).partition(chr(10))[0] or type(error).__name__}")
-            if method is not None:
-                method.close()
-    return None, tuple(left)
+    return Way(None, tuple(left))
 
 
-def _spread(batches: PoissonBatches) -> list[int]:
-    """Some rows from all over the data."""
-    places: list[int] = np.linspace(0, len(batches.dataset) - 1, PROBED).round().astype(int).tolist()
-    return sorted(set(places))
-
-
-def _check_transform(task: Task, batches: PoissonBatches, rows: list[int], others: list[int]) -> None:
+def _check_transform(task: Task, data: Rows, rows: list[int], others: list[int]) -> None:
     if type(task).batch_transform is Task.batch_transform:
         return
     mend = "leave it out, or make it change each row by itself"
-    pair = [batches.batch(chosen) for chosen in (rows, others)]
+    pair = [data.batch(chosen) for chosen in (rows, others)]
     for seed in range(TRIES):
         found = []
         for batch in pair:
@@ -136,14 +170,10 @@ def _one_row() -> Iterator[None]:
         raise UserError(f"[dp]: {said}; keep the dimension of rows, e.g. squeeze(1) in place of squeeze()") from error
 
 
-def _loss(model: nn.Module, loss: Loss, batch: Any) -> float:
-    with _one_row():
-        return float(loss(model, batch))
-
-
-def _check_loss(model: nn.Module, batches: PoissonBatches, alone: Mapping[int, float], loss: Loss) -> None:
-    together, mean = float(loss(model, batches.batch(list(alone)))), math.fsum(alone.values()) / len(alone)
-    if not math.isclose(together, mean, rel_tol=NEAR, abs_tol=NEAR * max(map(abs, alone.values()))):
+def _check_loss(together: float, alone: Sequence[float]) -> None:
+    """Rows get losses of their own in any case, but a task that means another should know."""
+    mean = math.fsum(alone) / len(alone)
+    if not math.isclose(together, mean, rel_tol=NEAR, abs_tol=NEAR * max(map(abs, alone))):
         said = f"the loss of {len(alone)} rows is {together:.6g}, and the mean of their losses {mean:.6g}"
         mend = (
             "return the mean over rows; a loss that compares rows (Cox) or weighs them by the batch cannot be clipped"
@@ -153,7 +183,7 @@ def _check_loss(model: nn.Module, batches: PoissonBatches, alone: Mapping[int, f
 
 def _gradient(model: nn.Module, moving: Moving, loss: Loss, batch: Any) -> list[Tensor]:
     with _one_row():
-        value = loss(model, batch)
+        value = loss(model, batch, 1)
         if not value.requires_grad:
             raise UserError("task: the loss has no gradient; compute it in torch from the model's output, undetached")
         grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)

@@ -14,6 +14,7 @@ from clients.batches import Batches, OwnStream
 from clients.dpsgd import Seen
 from clients.memory import MemoryStore
 from clients.private import Drawn, drawn
+from clients.rowwise import Way, tried
 from clients.split import groups_of, valid_split
 from clients.trainer import Trainer
 from clients.workers.progress import Progress
@@ -125,12 +126,17 @@ class SiteHalf:
         if self._stream:
             name = type(self.task).__name__
             raise UserError(f"[dp]: task {name} has batches of its own, and rows must be drawn by chance; remove them")
-        one = self._drawn(terms, context, plan, train)
+        key, way = self._key(plan), self._way
+        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, context.memory)
+        one = self._drawn(drawn(terms, context, self.strategy, self.task, train, key, self.workers, way))
         self.seen = one.trainer.seen
         return self.strategy.local_update(model, one.batches, one.trainer)
 
-    def _drawn(self, terms: DpTerms, context: Trainer, plan: Plan, train: Dataset) -> Drawn:
-        return drawn(terms, context, self.strategy, self.task, train, self.key(plan, self.site.name), self.workers)
+    def _key(self, plan: Plan) -> bytes:
+        return self.key(plan, self.site.name)
+
+    def _drawn(self, one: Drawn) -> Drawn:
+        return one
 
     def _trainer(self, plan: Plan, memory: Memory, rows: int) -> Trainer:
         sent, device = plan.broadcast, self.bench.device
@@ -167,6 +173,11 @@ class SiteHalf:
     def _test_rows(self) -> Dataset | None:
         rows = self.task.test_data(self.site)
         return None if rows is None else sized(rows, "test_data")
+
+    @cached_property
+    def _way(self) -> Way:
+        """To the gradients of units, tried on the model that the run starts with: a plan's would let the server ask."""
+        return tried(self.task, self.bench.load(*self.bench.start, {}), self._rows[0], self.bench.device)
 
     @cached_property
     def _stream(self) -> OwnStream:

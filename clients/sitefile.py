@@ -94,7 +94,8 @@ class BudgetTable(Table):
     run refused for it.
     """
 
-    epsilon: Annotated[float, Field(gt=0)]  # at most, of each unit of the data set
+    unit: Literal["record", "group", "site"] = "record"  # who is protected; plans that protect another are refused
+    epsilon: Annotated[float, Field(gt=0)]  # at most
     delta: Annotated[float, Field(gt=0, lt=1)]
     dataset: Annotated[Name, Field(description=A_NAME)] = "main"  # the rows' name: another one has a budget of its own
     allow_repeats: bool = False  # take each row for a person of its own although an id says that some are one person's

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from clients.child import Ready
-from clients.policy import Reason, Refused
-from clients.sitefile import BudgetTable, PolicyTable
+from clients.refusals import Reason, Refused
+from clients.sitefile import BudgetTable, SiteFile
+from clients.sumrules import Said
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan
 from privacy.dp.mechanism import Event
+from privacy.dp.statement import HONEST
 from privacy.dp.terms import HYPER, DpTerms, mechanism_for, site_noise, terms_in
 
 LEDGERS = "ledgers"  # the folder in a site's folder
+GROUPS = "groups"  # the column of a ledger where the app's own code says whose a row is
 UNLIMITED = 1e9  # epsilon, where site.toml has no [budget]
-HONEST = "holds only if the server is honest: it adds the noise"
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Spending:
     Args:
         ledgers: the folder of the site's ledgers.
         run: its id.
-        budget: [budget], if there is one.
-        policy: [policy].
+        file: the site's: [budget], [policy] and [data].
+        said: by the app's federation.toml: a plan's [dp] and seed are those.
         note: adds a line to the audit file.
         say: writes a line to the site's log.
     """
@@ -53,12 +55,13 @@ class Spending:
         self,
         ledgers: Path,
         run: str,
-        budget: BudgetTable | None,
-        policy: PolicyTable,
+        file: SiteFile,
+        said: Said,
         note: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        self.ledgers, self.run, self.budget, self.policy = ledgers, run, budget, policy
+        self.ledgers, self.run, self.budget, self.policy, self.said = ledgers, run, file.budget, file.policy, said
+        self.column = None if file.data is None else file.data.split.by
         self.note, self.say = note, say
 
     @contextmanager
@@ -80,7 +83,8 @@ class Spending:
         from privacy.dp.ledger import Limit, OverBudget, Subject  # brings the accountants, a second to import
 
         table = self.budget or BudgetTable(epsilon=UNLIMITED, delta=terms.delta)
-        subject = Subject(table.dataset, terms.unit, terms.group_column if terms.unit == "group" else None)
+        # The site names the groups: by a name of the server's choice a ledger would be begun anew.
+        subject = Subject(table.dataset, terms.unit, self.column or GROUPS if terms.unit == "group" else None)
         try:
             book = Book(self.ledgers, subject, Limit(table.epsilon, table.delta))
             debit = book.reserve(self.run, plan.round, f"{plan.id} {secrets.token_hex(4)}", event)
@@ -99,26 +103,44 @@ class Spending:
 
     def _event(self, plan: Plan, ready: Ready) -> tuple[Event | None, DpTerms | None]:
         """What a plan releases; None: nothing, or nothing that is accounted."""
+        where = f"round {plan.round}"
+        if plan.seed != self.said.seed:
+            raise Refused(Reason.SEED, f"{where}: a seed of {plan.seed}, where federation.toml has {self.said.seed}")
         try:
             hyper: Any = json.loads(plan.hyper)
+            self._check_terms(hyper.get(HYPER), where)
             terms = terms_in(hyper)
-            if terms is None:
-                if self.budget is not None:
-                    raise Refused(Reason.PRIVATE, f"round {plan.round}: a plan without [dp], where there is a [budget]")
-                return None, None
-            if plan.kind != "train":
-                return None, terms  # no metric leaves
-            if terms.unit == "site":  # the training process only clips
-                if not self.policy.trust_server_noise:
-                    raise Refused(Reason.NOISE, f'round {plan.round}: [dp] unit = "site"; {HONEST}')
-                return Event(site_noise(terms), 1.0, 1), terms
-            if self.budget is not None and not self.budget.allow_repeats:
-                terms = terms.model_copy(update={"acknowledge_repeats": False})
+        except (UserError, ValueError, RecursionError, TypeError, AttributeError) as error:
+            raise Refused(Reason.FEDERATION, f"{where}: hyper-parameters that cannot be read: {error}") from error
+        if terms is None or plan.kind != "train":
+            return None, terms  # no metric leaves
+        if terms.unit == "site":  # the training process only clips
+            return Event(site_noise(terms), 1.0, 1), terms
+        if self.budget is not None and not self.budget.allow_repeats:
+            terms = terms.model_copy(update={"acknowledge_repeats": False})
+        try:
             return mechanism_for(terms, hyper, ready.rows, ready.groups).event, terms
         except UserError as error:
-            raise Refused(Reason.UNITS, f"round {plan.round}: {error}") from error
-        except (ValueError, RecursionError, TypeError) as error:
-            raise Refused(Reason.FEDERATION, f"round {plan.round}: hyper-parameters that are no JSON object") from error
+            raise Refused(Reason.UNITS, f"{where}: {error}") from error
+
+    def _check_terms(self, given: Any, where: str) -> None:
+        """Whether a plan's [dp] is the app's, and enough for this site."""
+        dp = self.said.dp
+        expected = None if dp is None else dp.hyper(self.said.rounds)
+        if dp is not None and dp.adaptive is not None and isinstance(given, dict) and expected is not None:
+            expected["clip"] = given.get("clip")  # it moves
+        if given != expected:
+            raise Refused(Reason.PRIVATE, f"{where}: [dp] of the plan is not that of federation.toml")
+        if self.budget is not None and (dp is None or dp.unit != self.budget.unit):
+            got = "no [dp]" if dp is None else f'[dp] unit = "{dp.unit}"'
+            raise Refused(Reason.PRIVATE, f'{where}: {got}, where [budget] unit = "{self.budget.unit}"')
+        if dp is not None and dp.unit == "site" and not self.policy.trust_server_noise:
+            raise Refused(Reason.NOISE, f'{where}: [dp] unit = "site"; {HONEST}')
+        if dp is not None and dp.unit == "group" and self.column not in (None, dp.group_column):
+            raise Refused(
+                Reason.PRIVATE,
+                f"{where}: [dp] group_column = {dp.group_column!r}, where [data] split.by = {self.column!r}",
+            )
 
 
 def _with_noise(plan: Plan, noise_multiplier: float) -> Plan:

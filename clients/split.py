@@ -46,9 +46,17 @@ def choose(
 
 def take(dataset: Dataset, mask: Tensor) -> Dataset:
     """The rows of a dataset where `mask` [n] is true: tensors stay tensors, anything else becomes a `Subset`."""
+    return pick(dataset, mask.nonzero().flatten())
+
+
+def pick(dataset: Dataset, rows: Tensor) -> Dataset:
+    """The rows of these numbers, with their groups: tensors stay tensors, anything else becomes a `Subset`."""
     if is_whole(dataset):
-        return take_rows(dataset, mask)
-    return Subset(cast(Any, dataset), mask.nonzero().flatten().tolist())
+        return take_rows(dataset, rows)
+    found: Any = Subset(cast(Any, dataset), rows.tolist())
+    if (groups := groups_of(dataset)) is not None:
+        found.groups = groups[rows]
+    return cast(Dataset, found)
 
 
 def take_rows(dataset: TensorDataset, rows: Tensor) -> Rows:
@@ -79,9 +87,20 @@ def warn_of_one_class(labels: Tensor, whose: str) -> None:
 
 
 def groups_of(dataset: Dataset) -> Tensor | None:
-    """What a data set's attribute `groups` holds, [n]: an integer a row, the same for the rows of one person."""
-    groups = getattr(dataset, "groups", None)
-    return None if groups is None else torch.as_tensor(groups)
+    """What a data set's attribute `groups` holds, [n]: an integer a row, the same for the rows of one person.
+
+    Raises:
+        UserError: it is not one integer a row.
+    """
+    if (given := getattr(dataset, "groups", None)) is None:
+        return None
+    groups = torch.as_tensor(given)
+    if groups.shape != (len(dataset),) or groups.is_floating_point():
+        raise UserError(
+            f"task: the rows' attribute groups is of shape {list(groups.shape)}, {groups.dtype}, for {len(dataset)} "
+            "rows; give one integer a row"
+        )
+    return groups
 
 
 def _share(n: int, fraction: float) -> int:

@@ -62,8 +62,8 @@ class Trainer:
             UserError: no parameter to train, a strategy that is not valid with the optimiser, or a loss that is not
                 one number.
         """
-        moving = _moving(model, tuple(only), tuple(without))
-        optimizer = self.task.optimizer(moving.values(), self.hyper)
+        trained = moving(model, tuple(only), tuple(without))
+        optimizer = self.task.optimizer(trained.values(), self.hyper)
         scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
         if not hasattr(scheduler, "step") and scheduler is not None:
             raise UserError(f"task: scheduler gave {type(scheduler).__name__}; return one of torch's, or None")
@@ -71,8 +71,8 @@ class Trainer:
             raise UserError(
                 "task: optimizer gave LBFGS, which evaluates a batch many times a step; use sgd, adam, adamw"
             )
-        bound = (self.strategy, optimizer, moving, self.layout, self.anchor, self.shared, self.memory)
-        steps = _Steps(self, list(moving.values()), optimizer, Hooks(*bound) if hooks else None)
+        bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
+        steps = Steps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
         for batch in self._from_where_it_was(batches, model, steps, scheduler):
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
@@ -84,7 +84,7 @@ class Trainer:
         return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
 
     def _from_where_it_was(
-        self, batches: Iterable[Any], model: nn.Module, steps: "_Steps", scheduler: Any
+        self, batches: Iterable[Any], model: nn.Module, steps: "Steps", scheduler: Any
     ) -> Iterator[Any]:
         """The batches that are left, if a pass over them was cut off; how far this one is is kept between them."""
         if self.progress is None or not isinstance(batches, Batches):
@@ -99,7 +99,7 @@ class Trainer:
             pass_.took(number)
 
 
-class _Steps:
+class Steps:
     """The optimiser's steps: unscale, correct the gradient, clip, step, correct the parameter."""
 
     def __init__(
@@ -157,10 +157,15 @@ class _Steps:
         self.taken += 1
 
 
-def _moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:
+def moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:
+    """What is trained, by name.
+
+    Raises:
+        UserError: nothing is.
+    """
     named = {n: p for n, p in model.named_parameters() if matches(n, only) and not matches(n, without)}
-    moving = {n: p for n, p in named.items() if p.requires_grad}
-    if not moving:
+    found = {n: p for n, p in named.items() if p.requires_grad}
+    if not found:
         names = f"names {', '.join(only)}" + (f" without {', '.join(without)}" if without else "")
         raise UserError(f"task: the model has no parameter to train ({names}, with requires_grad)")
-    return moving
+    return found

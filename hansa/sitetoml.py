@@ -56,6 +56,7 @@ allow_unprotected = false
 # What may be learnt of this site's rows by all runs together, as differential privacy counts it. With this table
 # nothing leaves that was not trained under it; "hansa budget show" says what is spent.
 #[budget]
+#unit = "record"         # who is protected: "record" (a row), "group" (whose they are: [data] split.by), "site" (all)
 #epsilon = 10.0
 #delta = 1e-5
 #dataset = "main"        # these rows' name: give another when they are others, not before

@@ -50,6 +50,7 @@ class Progress:
     best: Best | None = None
     since_best: int = 0  # committed rounds without a better model
     void_in_a_row: int = 0
+    void: int = 0  # rounds that did not count, in all
     memory: Mapping[str, str] = field(default_factory=dict)  # site -> version of its memory
     clip: float | None = None  # of the next round's updates, where site-level privacy adapts it
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hansa.errors import RunFailed, UserError
 from hansa.metrics import value, values
 from hansa.records import Aggregate, Plan, ServerState
+from privacy.dp.terms import HYPER
 from server.checkpoint import Best, Keeper, Progress
 from server.cohort import Cohort, Rule, draw
 from server.config import RoundsTable, count
@@ -66,6 +67,9 @@ class Run:
             state, progress = self._train(state, progress)
         if progress.round and progress.void_in_a_row == progress.round:
             raise RunFailed(f"none of the {progress.round} rounds counted, nothing was learnt; the warnings say why")
+        if progress.void:
+            text = f"{progress.void} of the {progress.round} rounds did not count; the warnings say why"
+            self.tell(Note(progress.round, "warning", text))
         early = self._stale(progress)
         progress = self._judge_last(state, progress)
         chosen, at = state, progress.round
@@ -81,7 +85,8 @@ class Run:
         progress = self._judge(state, progress, aggregate)
         void = progress.void_in_a_row + 1 if aggregate.void else 0
         memory = progress.memory if aggregate.void else {**progress.memory, **aggregate.memory}
-        progress = replace(progress, round=number, void_in_a_row=void, memory=memory, clip=clip)
+        lost = progress.void + bool(void)
+        progress = replace(progress, round=number, void_in_a_row=void, void=lost, memory=memory, clip=clip)
         if self.score is not None:
             self.tell(Scored(number, "server", ALL, self.score(after)))
         self.checkpoints.save(after, progress)
@@ -100,7 +105,7 @@ class Run:
         asked: Sequence[str],
     ) -> tuple[ServerState, Aggregate, float | None]:
         """One plan, answered; with the clip of the rounds that follow, where it adapts."""
-        hyper = {**self.hyper(number), **self.strategy.hyper(number)}
+        hyper = merged(self.hyper(number), self.strategy, number)
         clip = progress.clip
         if self.site_level is not None:
             hyper |= self.site_level.hyper(clip)
@@ -163,3 +168,19 @@ class Run:
         """Scores the last round's model, which no further round does."""
         _, aggregate, _ = self._ask(state, progress, progress.round + 1, "evaluate", "valid", self.cohort.sites)
         return progress if aggregate.void else self._judge(state, progress, aggregate)
+
+
+def merged(hyper: Mapping[str, Any], strategy: Strategy, round: int) -> dict[str, Any]:
+    """The hyper-parameters of a round with those that the strategy replaces.
+
+    Raises:
+        UserError: under [dp], one from which the noise is solved.
+    """
+    own = strategy.hyper(round)
+    if HYPER in hyper and (fixed := sorted(own.keys() & {HYPER, "batch_size", "steps", "epochs"})):
+        name = type(strategy).__name__
+        raise UserError(
+            f"[strategy] {name}: it sets {' and '.join(fixed)} by round, and [dp] solves its noise once for all "
+            "rounds; remove one of them"
+        )
+    return {**hyper, **own}

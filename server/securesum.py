@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from hansa.records import Aggregate, Plan
+from privacy.dp.terms import HYPER
 from privacy.fixed_point import from_fixed
 from privacy.secagg.total import Total
 from privacy.secure import COUNTERS, Secure
@@ -42,7 +43,7 @@ def aggregate_of(
     """
     there, terms, sums = total.present, total.terms, dict(total.sums)
     if there < (least := max(least, terms.threshold)):
-        return unopened(plan, few_gave(total, least), dropped, warnings)
+        return unopened(plan, few_gave(total, least) + _hint(plan), dropped, warnings)
     mean = {part.name: torch.from_numpy(total.mean(part.name)) for part in terms.parts}
     counters = None
     if terms.parts:
@@ -57,7 +58,7 @@ def aggregate_of(
         sites=total.sites,
         dropped=dict(sorted(dropped.items())),
         memory=dict.fromkeys(total.sites, plan.version) if plan.kind == "train" and secure.remembers else {},
-        warnings=(*sorted(warnings), *_absent(total), *(line for share, line in _clipped(total) if share > TOLD)),
+        warnings=(*sorted(warnings), *_absent(total, plan), *(line for share, line in _clipped(total) if share > TOLD)),
         notes=(*(line for share, line in _clipped(total) if 0 < share <= TOLD), *_weighed(total)),
     )
 
@@ -84,9 +85,15 @@ def unopened(plan: Plan, why: str, dropped: Mapping[str, str], warnings: Iterabl
     return Aggregate({}, None, {}, 0, 0.0, (), dict(sorted(dropped.items())), {}, (*sorted(warnings), *said), void=why)
 
 
-def _absent(total: Total) -> Iterator[str]:
+def _absent(total: Total, plan: Plan) -> Iterator[str]:
     if total.absent:
-        yield f"{total.absent} of {len(total.sites)} sites gave nothing, which ones is not known; their logs say why"
+        there = f"{total.absent} of {len(total.sites)} sites gave nothing, which ones is not known"
+        yield f"{there}; their logs say why{_hint(plan)}"
+
+
+def _hint(plan: Plan) -> str:
+    """What is the usual reason under differential privacy."""
+    return "; a [budget] that is spent may be it: ask sites for `hansa budget show`" if HYPER in plan.hyper else ""
 
 
 def _clipped(total: Total) -> Iterator[tuple[float, str]]:

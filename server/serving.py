@@ -23,7 +23,7 @@ from hansa.device import using_threads
 from hansa.errors import RunFailed, UserError
 from hansa.files import write_atomically
 from hansa.folders import made, write_folder
-from hansa.records import Part, ServerState
+from hansa.records import ServerState
 from hansa.routes import session_name
 from hansa.runfolder import APP, MODEL, PRIVACY
 from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
@@ -49,10 +49,10 @@ from server.revoked import Revoked
 from server.run import Outcome, Run
 from server.score import scorer
 from server.securecohort import Ground, SecureCohort
-from server.securerules import announced, asked_of, privacy_of, secure_of
+from server.securerules import announced, privacy_of, secure_of
 from server.serverfile import ServerFile, load_server_file
 from server.sessions import SESSION
-from server.sitelevel import SiteLevel
+from server.sitelevel import SiteLevel, level_of
 from server.store import FILE, State, Store
 from server.transcript import Transcript
 from strategies.base import Strategy
@@ -196,7 +196,8 @@ class Serving:
             for listener in listeners:
                 listener(event)
 
-        score, noise = scorer(self.task, self.bench), self._noise(cohort.parts)
+        score = scorer(self.task, self.bench)
+        noise = level_of(self.dp, self.rounds, len(self.sites), cohort.parts, self.secure)
         self._promise(noise)
         run = Run(self.seat.run, self.seed, self.rounds, self._hyper, strategy, cohort, checkpoints, tell, score, noise)
         with self._inviting(links):
@@ -209,13 +210,6 @@ class Serving:
     def _hyper(self, round: int) -> dict[str, Any]:
         hyper: dict[str, Any] = self.config["training"].hyper(round)
         return hyper | riding(self.dp, self.rounds.rounds)
-
-    def _noise(self, parts: Mapping[str, Part]) -> SiteLevel | None:
-        """Of site-level privacy, if the run has it."""
-        if self.dp is None or self.dp.unit != "site":
-            return None
-        asked = asked_of(self.rounds, len(self.sites))
-        return SiteLevel(self.dp, self.rounds.rounds, asked, len(self.sites), parts, self.secure)
 
     def _promise(self, level: SiteLevel | None) -> None:
         """Says what differential privacy promises."""

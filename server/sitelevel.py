@@ -18,8 +18,14 @@ from privacy.dp.terms import HYPER, DpTerms, site_noise, weight_of
 from privacy.secagg.quantise import weight_level
 from privacy.secagg.ring import WEIGHT_LEVELS
 from privacy.secure import Secure
+from server.config import RoundsTable
+from server.securerules import asked_of
 
-HONEST = "the noise is added by the server: all this holds only if the server is honest"
+Key = Callable[[int], bytes]  # by round
+
+
+def _fresh(round: int) -> bytes:
+    return os.urandom(32)
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class SiteLevel:
     federation: int
     parts: Mapping[str, Part]
     secure: Secure | None = None
-    key: Callable[[int], bytes] = lambda round: os.urandom(32)
+    key: Key = _fresh
 
     def __post_init__(self) -> None:
         if self.table.delta * self.federation >= 1:
@@ -61,7 +67,7 @@ class SiteLevel:
     @property
     def multiplier(self) -> float:
         """Noise multiplier of the updates in a round."""
-        total = site_noise(DpTerms.of(self.table.hyper(self.rounds)))
+        total = self._total
         return total if self.table.adaptive is None else self._adaptive(total).update_multiplier
 
     @property
@@ -72,7 +78,7 @@ class SiteLevel:
     @property
     def event(self) -> Event:
         """What the run costs, the bits included."""
-        return Event(site_noise(DpTerms.of(self.table.hyper(self.rounds))), 1.0, self.rounds)
+        return Event(self._total, 1.0, self.rounds)
 
     def hyper(self, clip: float | None) -> dict[str, Any]:
         """The terms as they ride in a plan, with the clip that has come of the rounds before, if one has."""
@@ -92,6 +98,11 @@ class SiteLevel:
             clip = adaptive.after(terms.clip, float(share[0]))
         return replace(aggregate, mean=mean, sums=sums), clip
 
+    @property
+    def _total(self) -> float:
+        """Noise multiplier of a round in all."""
+        return site_noise(DpTerms.of(self.table.hyper(self.rounds)))
+
     def _adaptive(self, multiplier: float) -> Adaptive:
         said = self.table.adaptive
         assert said is not None
@@ -108,7 +119,31 @@ class SiteLevel:
         if self.secure is None:
             return tuple(Grid(part.size, PLAIN_STEPS[part.weight]) for part in self.parts.values())
         whole = WEIGHT_LEVELS if self.table.weights == "uniform" else 1  # all weigh alike: 255 levels are one
-        return tuple(
-            Grid(one.size, one.bound / one.levels / (whole if one.weight == "examples" else 1))
-            for one in self.secure.terms(plan, asked, ()).parts
-        )
+        parts = self.secure.terms(plan, asked, ()).parts
+        return tuple(Grid.of(part, whole if part.weight == "examples" else 1) for part in parts)
+
+
+def level_of(
+    dp: DpTable | None,
+    rounds: RoundsTable,
+    federation: int,
+    parts: Mapping[str, Part],
+    secure: Secure | None,
+    key: Key = _fresh,
+) -> SiteLevel | None:
+    """The noise of a run that protects whole sites; None: of any other.
+
+    Args:
+        dp: [dp], if there is one.
+        rounds: [rounds].
+        federation: see SiteLevel.
+        parts: see SiteLevel.
+        secure: see SiteLevel.
+        key: see SiteLevel.
+
+    Raises:
+        UserError: what [dp] says cannot be held in this run.
+    """
+    if dp is None or dp.unit != "site":
+        return None
+    return SiteLevel(dp, rounds.rounds, asked_of(rounds, federation), federation, parts, secure, key)

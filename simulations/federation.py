@@ -31,8 +31,8 @@ from server.events import ALL, Event, Listener, Scored
 from server.recorder import Recorder, ending
 from server.run import Outcome, Run
 from server.score import scorer
-from server.securerules import asked_of, secure_of
-from server.sitelevel import SiteLevel
+from server.securerules import secure_of
+from server.sitelevel import level_of
 from server.store import FILE, State, Store
 from simulations.config import Stragglers
 from simulations.engine import LoopEngine
@@ -154,7 +154,10 @@ class Simulation:
             simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)
         )
         self.parts = what.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
-        self.level = self._level()
+        seed = what.seed
+        self.level = level_of(
+            what.dp, what.rounds, len(self.halves), self.parts, self.secure, lambda round: key(seed, round, "dp")
+        )
         self.promised = self._statements()
         if what.rounds.chooses and not all(half.validates for half in self.halves.values()):
             mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
@@ -169,15 +172,6 @@ class Simulation:
         score = scorer(what.task, self.bench)
         one = Run(run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self.level)
         return one.go(*start)
-
-    def _level(self) -> SiteLevel | None:
-        what = self.what
-        if what.dp is None or what.dp.unit != "site":
-            return None
-        asked, seed = asked_of(what.rounds, len(self.halves)), what.seed
-        return SiteLevel(
-            what.dp, what.rounds.rounds, asked, len(self.halves), self.parts, self.secure, lambda r: key(seed, r, "dp")
-        )
 
     def _statements(self) -> dict[str, Statement]:
         """What differential privacy promises, and whether it can: before anything is trained."""

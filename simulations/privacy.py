@@ -10,6 +10,7 @@ from privacy.dp.mechanism import Event
 from privacy.dp.statement import Statement
 from privacy.dp.terms import DpTerms, mechanism_for
 from server.events import ALL
+from server.promise import of_sites
 from server.sitelevel import SiteLevel
 from simulations.config import Stragglers
 
@@ -31,10 +32,10 @@ def statements(
     Raises:
         UserError: [dp] does not fit a site's rows.
     """
+    if level is not None:
+        return {ALL: of_sites(dp, level)}
     from privacy.dp.accounting import epsilon  # a second to import, for runs that need it
 
-    if level is not None:
-        return {ALL: Statement("site", epsilon([level.event], dp.delta), (level.event,), drawn=level.draws)}
     terms, found = DpTerms.of(dp.hyper(rounds)), {}
     for site, has in sites.items():
         if not has["rows"]:
@@ -57,9 +58,10 @@ def told(found: Mapping[str, Statement]) -> list[str]:
     lines = list(worst.lines)
     if len(found) > 1:
         costs = sorted(one.cost.epsilon for one in found.values())
-        spread = f"epsilon from {rounded_up(costs[0])} to {rounded_up(costs[-1])}"
-        lines.insert(2, f"of {len(found)} sites {site} is protected least; {spread}")
-    return lines
+        least, most = rounded_up(costs[0]), rounded_up(costs[-1])
+        spread = f"of {len(found)} sites {site} is protected least; epsilon from {least} to {most}"
+        lines.insert(2, spread if least != most else f"so at each of the {len(found)} sites")
+    return [*lines, "not covered: noise and coins come from the run's seed, and who knows it can take them away again"]
 
 
 def check_stragglers(dp: DpTable | None, stragglers: Stragglers | None) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hansa.layout import Layout
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.seeds import coins
-from privacy.dp.terms import terms_in, weight_of
+from privacy.dp.terms import public_weight
 from privacy.fixed_point import Overflow
 from privacy.secagg.keystream import Keystream
 from privacy.secagg.packing import word
@@ -47,7 +47,7 @@ class SecureCollector(Collector):
             return super().add(answer)
         alike = len(self.terms.alike(answer.site))
         if isinstance(answer, Refusal) or alike < min(LEAST_SITES, len(self.asked)) or self._add(answer) is not None:
-            self._sum(nothing(self.terms, _public_weight(self.plan, answer.site)))
+            self._sum(nothing(self.terms, public_weight(self.plan.hyper, answer.site)))
             self.examples[answer.site] = 0
 
     def _add_vectors(self, reply: Reply) -> None:
@@ -82,9 +82,3 @@ class SecureCollector(Collector):
         said = aggregate_of(total, self.plan, self.secure, shapes, self.federation, dropped, self.warnings, least)
         # If none has such rows, there is nothing to tell.
         return replace(said, warnings=()) if self.plan.kind == "evaluate" and not total.present else said
-
-
-def _public_weight(plan: Plan, site: str) -> int | None:
-    """Of a site that is protected as a whole."""
-    terms = terms_in(plan.hyper)
-    return weight_of(terms, site) if terms is not None and terms.unit == "site" else None

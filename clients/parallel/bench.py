@@ -62,6 +62,8 @@ class ParallelBench(Workbench):
         self.mesh = mesh_of(self.degrees, device)
         self.rows = self.mesh[next(iter(self.mesh.mesh_dim_names or ()))]  # ranks among which a batch is cut
         self._local_start = self._own()
+        kept = self.degrees.whole and keys.precision != "float64"  # [dp] needs it, and is refused otherwise
+        self._first = (self.shared.read(self.model), self.shared.read_counters(self.model)) if kept else None
         self.call = wrapped(self.model, self.degrees, keys, self.mesh, plan, device)
         self.ddp: tuple[frozenset[str], DistributedDataParallel] | None = None
 
@@ -71,9 +73,9 @@ class ParallelBench(Workbench):
         return Share(self.rows.get_local_rank(), self.degrees.cuts, self.keys.accumulation)
 
     @property
-    def start(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # of one process it is kept; here it is read
-        """The model as it is, [P] and [C], at all ranks."""
-        return self.everywhere(), self.shared.read_counters(self.model)
+    def start(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # of one process it is kept
+        """The model that the run starts with, [P] and [C], at all ranks; that of now, where it is in parts."""
+        return self._first or (self.everywhere(), self.shared.read_counters(self.model))
 
     def load(self, params: Tensor, counters: Tensor, memory: Vectors) -> nn.Module:
         """See Workbench; each rank has the vectors, and takes its own parts of them."""

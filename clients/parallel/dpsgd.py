@@ -22,21 +22,26 @@ from privacy.dp.mechanism import DpSgd
 from privacy.dp.randomness import Stream
 
 
-def spread(one: Drawn, bench: ParallelBench) -> Drawn:
-    """A plan by DP-SGD in one process, made one over ranks.
-
-    Args:
-        one: with the same key at each rank.
-        bench: the model over the ranks.
+def check_private(bench: ParallelBench) -> None:
+    """Refuses DP-SGD where the model is in parts.
 
     Raises:
-        UserError: the model is in parts, and gradients of units are of whole tensors.
+        UserError: it is, and gradients of units are of whole tensors.
     """
     if not bench.degrees.whole or bench.keys.precision == "float64":
         mend = f"set parallel = {{ dp = {bench.ranks.world} }}, and leave precision out"
         raise UserError(
             f"[dp]: gradients of single rows need the whole model, in float32; in site.toml [training] {mend}"
         )
+
+
+def spread(one: Drawn, bench: ParallelBench) -> Drawn:
+    """A plan by DP-SGD in one process, made one over ranks.
+
+    Args:
+        one: with the same key at each rank.
+        bench: the model over the ranks.
+    """
     batches = SharedDraws(**{name: getattr(one.batches, name) for name in ARGUMENTS})
     batches.bench = bench
     return Drawn(batches, SharedDpTrainer(**vars(one.trainer), bench=bench))

@@ -73,5 +73,6 @@ def join(
     within = timedelta(seconds=timeout)
     if store is None:
         store = TCPStore(host, port, world, is_master=False, timeout=within)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=within)
+    kinds = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"  # vectors come and go on the CPU
+    dist.init_process_group(kinds, store=store, rank=rank, world_size=world, timeout=within)
     return Ranks(rank, world)

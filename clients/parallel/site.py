@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from clients.parallel.bench import ParallelBench
-from clients.parallel.dpsgd import spread
+from clients.parallel.dpsgd import check_private, spread
 from clients.parallel.scoring import evaluate
 from clients.parallel.slicer import ParallelBatches
 from clients.parallel.trainer import ParallelTrainer
-from clients.private import Drawn, drawn
+from clients.private import Drawn
 from clients.site import SiteHalf
 from clients.trainer import Trainer
 from hansa.errors import UserError
@@ -39,6 +39,17 @@ class ParallelSite(SiteHalf):
             raise UserError(f"task {name}: it has batches of its own, which processes cannot share; {mend}")
         return super()._fit(model, context, plan, train)
 
+    def _fit_private(self, terms: DpTerms, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:
+        check_private(self.bench)
+        plain = SiteHalf._trainer(self, plan, context.memory, len(train))
+        return super()._fit_private(terms, model, plain, plan, train)
+
+    def _key(self, plan: Plan) -> bytes:
+        return self.bench.ranks.bytes_from_lead(super()._key(plan), self.bench.device)
+
+    def _drawn(self, one: Drawn) -> Drawn:
+        return spread(one, self.bench)
+
     def _trainer(self, plan: Plan, memory: Any, rows: int) -> Trainer:
         return ParallelTrainer.of(super()._trainer(plan, memory, rows), self.bench)
 
@@ -47,11 +58,6 @@ class ParallelSite(SiteHalf):
         dtype = torch.float64 if self.bench.keys.precision == "float64" else None
         same = (self.task, train, plan.hyper, where, self.bench.device, self.workers)
         return ParallelBatches(*same, self.bench.share, dtype)
-
-    def _drawn(self, terms: DpTerms, context: Trainer, plan: Plan, train: Dataset) -> Drawn:
-        key = self.bench.ranks.bytes_from_lead(self.key(plan, self.site.name), self.bench.device)
-        plain = SiteHalf._trainer(self, plan, context.memory, len(train))
-        return spread(drawn(terms, plain, self.strategy, self.task, train, key, self.workers), self.bench)
 
     def _sums(self, model: nn.Module, rows: Dataset, size: int) -> Sums:
         return evaluate(self.task, self.bench, rows, size)

@@ -17,7 +17,7 @@ from clients.parallel.bench import ParallelBench, reduced
 from clients.parallel.hooks import Held, ShardHooks, clip
 from clients.parallel.shards import check_buffers
 from clients.parallel.slicer import ParallelBatches, Slice
-from clients.trainer import Loss, Trainer, _moving, _Steps
+from clients.trainer import Loss, Steps, Trainer, moving
 from clients.workers.progress import Progress
 from clients.workers.state import Pass, Tensors
 from hansa.errors import UserError
@@ -98,8 +98,8 @@ class ParallelTrainer(Trainer):
             raise UserError(
                 f"[strategy] {name}: its loss may see parts of tensors only; use dp in site.toml's parallel"
             )
-        moving = _moving(model, tuple(only), tuple(without))
-        held = {name: Held.of(p) for name, p in moving.items()}
+        trained = moving(model, tuple(only), tuple(without))
+        held = {name: Held.of(p) for name, p in trained.items()}
         optimizer = self.task.optimizer([one.own for one in held.values()], self.hyper)
         self._check_optimizer(optimizer)
         scheduler = self.task.scheduler(optimizer, batches.steps)
@@ -108,8 +108,8 @@ class ParallelTrainer(Trainer):
         bound = (self.strategy, optimizer, held, self.layout, self.anchor, self.shared, self.memory)
         steps = _ParallelSteps(self, held, optimizer, ShardHooks(*bound) if hooks else None)
         model.train()
-        with _still(model, moving, self.bench.degrees.whole):
-            steps.path = self.bench.path(moving)
+        with _still(model, trained, self.bench.degrees.whole):
+            steps.path = self.bench.path(trained)
             pass_ = None if self.progress is None else self._pass(self.progress, model, held, steps, scheduler)
             done = 0 if pass_ is None else pass_.resume()
             for number, one in enumerate(batches.slices(done), done + 1):
@@ -155,7 +155,7 @@ class ParallelTrainer(Trainer):
         return torch.zeros(1).expand(self.layout.size) if vector is None else vector.sub_(self.anchor)
 
 
-class _ParallelSteps(_Steps):
+class _ParallelSteps(Steps):
     """The optimiser's steps, from gradients that are summed over ranks and pieces."""
 
     def __init__(
@@ -185,11 +185,11 @@ class _ParallelSteps(_Steps):
         self._move()
 
     def state_dict(self) -> dict[str, Any]:
-        """See _Steps."""
+        """See Steps."""
         return {**super().state_dict(), "promised": self.promised}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See _Steps."""
+        """See Steps."""
         super().load_state_dict(state)
         self.promised = state["promised"]
 

@@ -32,6 +32,7 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e6  # noise multipliers that are looked for
 ROUGH = 1e-3  # of an epsilon that noise is looked for: the step of the grid on which it is
 TOLERANCE = 1e-3  # relative, of a noise multiplier that is looked for
 MOST_ROUNDS = 1 << 20
+MOST_KINDS = 64  # of releases that PLD composes; beyond it, it takes seconds
 DISTRIBUTIONS = 16  # that are kept of each kind, a few MB each
 
 Release = tuple[float, float, int]  # noise multiplier, sample rate, count
@@ -66,6 +67,8 @@ def epsilon(events: Iterable[Event], delta: float) -> Cost:
         return Cost(bound, delta, "RDP", f"delta is below {LEAST_DELTA:g}, where PLD's arithmetic ends: RDP's bound")
     if max(count for _, _, count in releases) > MOST_STEPS:
         return Cost(bound, delta, "RDP", f"more than {MOST_STEPS:,} steps are beyond PLD's arithmetic: RDP's bound")
+    if len(releases) > MOST_KINDS:
+        return Cost(bound, delta, "RDP", f"more than {MOST_KINDS} kinds of releases: RDP's bound, which is higher")
     step = _grid(releases, divergences)
     if step > COARSEST:
         return Cost(bound, delta, "RDP", "epsilon is beyond what PLD can be computed for: RDP's bound, which is higher")
@@ -95,7 +98,11 @@ def noise_multiplier_for(target: float, delta: float, sample_rate: float, count:
 
     step = STEP * 2.0 ** max(0, math.floor(math.log2(min(target * ROUGH, COARSEST) / STEP)))
 
+    rough = delta >= LEAST_DELTA and count <= MOST_STEPS
+
     def cost(noise_multiplier: float) -> float:
+        if not rough:
+            return epsilon([Event(noise_multiplier, sample_rate, count)], delta).epsilon
         return _roughly(noise_multiplier, sample_rate, count, delta, step)
 
     high, at_high = 1.0, cost(1.0)
@@ -173,7 +180,7 @@ class _Curve(rdp.RdpAccountant):  # type: ignore[misc]
         self.values: Divergences = np.maximum(self._rdp, 0.0)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _curve(sigma: float, rate: float) -> Divergences:
     return _Curve(sigma, rate).values
 

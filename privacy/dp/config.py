@@ -29,7 +29,8 @@ class DpTable(Table):
         float, Field(gt=0, lt=1, description="a number above 0 and below 1, well below 1 / (rows of a site)")
     ]
     clip: Annotated[
-        float, Field(ge=1e-30, le=1e30, description="a number above 0 (the L2 norm up to which one unit counts)")
+        float,
+        Field(ge=1e-10, le=1e30, description="a number of at least 1e-10 (the L2 norm up to which one unit counts)"),
     ]
     group_column: Annotated[str, Field(min_length=1)] | None = None  # whose value names the group of a row
     acknowledge_repeats: bool = False  # unit = "record" although one value of group_column has several rows
@@ -67,6 +68,9 @@ class DpTable(Table):
 
     def check(self, config: Mapping[str, Any]) -> Iterable[str]:
         """What does not go with it in the other tables."""
+        if self.unit == "group" and (data := config.get("data")) is not None and data.split.by != self.group_column:
+            by = "nothing" if data.split.by is None else repr(data.split.by)
+            yield f"[dp] group_column: [data] split groups the rows by {by}; set by = {self.group_column!r} there"
         if (rounds := config.get("rounds")) is not None:
             hidden = "under [dp] no metric of a site's rows leaves it"
             if rounds.patience is not None:

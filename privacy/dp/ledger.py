@@ -142,11 +142,6 @@ class Ledger:
         with self._chain.locked():
             return account_of(self._chain.path, self._chain.read())
 
-    def would_exceed(self, event: Event) -> bool:
-        """Whether a reserve would be refused. Changes nothing."""
-        account = self.account()
-        return account.cost(event).epsilon > account.limit.epsilon
-
     def reserve(self, run: str, round: int, attempt: str, event: Event) -> Debit:
         """Debits a release. When this returns it is on disk, and only then may anything be released.
 
@@ -194,15 +189,6 @@ class Ledger:
 
     def _stamped(self, said: Mapping[str, Any]) -> dict[str, Any]:
         return {"time": self._clock().isoformat(), **said}
-
-
-def accounts(folder: Path) -> list[Account]:
-    """What stands in all ledgers of a folder.
-
-    Raises:
-        UserError: one is damaged, with file and line.
-    """
-    return [read_account(path) for path in ledgers(folder)]
 
 
 def ledgers(folder: Path) -> list[Path]:

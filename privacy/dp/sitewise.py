@@ -91,9 +91,14 @@ class Grid:
     step: float  # in what is summed, a weighted value
 
     @classmethod
-    def of(cls, part: Segment) -> Self:
-        """Of a part of a secure sum: a weighted value goes up or down to a whole number of bound / levels."""
-        return cls(part.size, part.bound / part.levels * COARSER)
+    def of(cls, part: Segment, one: int = 1) -> Self:
+        """Of a part of a secure sum: a weighted value goes up or down to a whole number of bound / levels.
+
+        Args:
+            part: of the sum.
+            one: the weight in the sum that `SiteSum.weights` count as 1.
+        """
+        return cls(part.size, part.bound / part.levels / one * COARSER)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ RELATION = {
     "group": "with these rows, or without them",
     "site": "with the site's update, or with zeros in its place",
 }
+HONEST = "holds only if the server is honest: it adds the noise"  # what is said of whole sites
 ACCOUNTANTS = {
     "PLD": "privacy loss distributions (PLD), rounded so that epsilon can only come out higher, below the bound by RDP",
     "RDP": "Renyi divergences (RDP)",
@@ -63,22 +64,7 @@ class Statement:
     @property
     def uncovered(self) -> list[str]:
         """What the statement does not cover."""
-        if self.unit == "site":
-            return [
-                "which sites take part, and their weights, are public",
-                "the noise is added to the sum by the server, which is trusted to do so; it sees no more than the sum "
-                "under secure aggregation, and each update without it",
-                "what a site does outside this run",
-            ]
-        lines = [
-            f"how many {self.unit}s a site trains on: it is in the size of its steps",
-            f"a person who is at several sites: what they spend adds up{' over all rows' * (self.unit == 'record')}",
-            "other uses of the same rows, outside this ledger",
-            "test and validation rows, which train nothing and of which no metric leaves",
-        ]
-        if self.repeats:
-            lines.insert(0, "a person with several rows, who is protected less than one row is (acknowledge_repeats)")
-        return lines
+        return uncovered(self.unit, self.repeats)
 
     @property
     def lines(self) -> list[str]:
@@ -110,6 +96,32 @@ class Statement:
             "sampling": self.sampling,
             "not_covered": self.uncovered,
         }
+
+
+def uncovered(unit: Unit, repeats: bool) -> list[str]:
+    """What a statement does not cover.
+
+    Args:
+        unit: who is protected.
+        repeats: whether rows of one person were acknowledged, with unit "record".
+    """
+    if unit == "site":
+        return [
+            "which sites take part, and their weights, are public",
+            "the noise is added to the sum by the server, which is trusted to do so; it sees no more than the sum "
+            "under secure aggregation, and each update without it",
+            "what a site does outside this run",
+        ]
+    lines = [
+        f"how many {unit}s a site trains on: it is in the size of its steps",
+        f"a person who is at several sites: what they spend adds up{' over all rows' * (unit == 'record')}",
+        "other uses of the same rows, outside this ledger",
+        "test and validation rows, which train nothing and of which no metric leaves; which these are is fixed",
+        "what prepares rows by the site's own values before training, such as means and deviations",
+    ]
+    if repeats:
+        lines.insert(0, "a person with several rows, who is protected less than one row is (acknowledge_repeats)")
+    return lines
 
 
 def _said(event: Event) -> str:

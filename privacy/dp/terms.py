@@ -94,7 +94,7 @@ def mechanism_for(terms: DpTerms, hyper: Mapping[str, Any], rows: int, groups: i
     if terms.unit == "record" and groups is not None and groups < rows and not terms.acknowledge_repeats:
         raise UserError(
             f'[dp] unit = "record": {rows} training rows are of {groups} ids ([data] split.by), and who has several is '
-            'protected less; set unit = "group", or acknowledge_repeats = true'
+            'protected less; set unit = "group" and group_column to the ids\' column, or acknowledge_repeats = true'
         )
     if terms.unit == "group" and groups is None:
         raise UserError(
@@ -115,6 +115,22 @@ def weight_of(terms: DpTable, site: str) -> int:
     if site not in terms.weights:
         raise UserError(f'[dp] weights: no number for site {site!r}; add one, or set weights = "uniform"')
     return terms.weights[site]
+
+
+def public_weight(hyper: Mapping[str, Any], site: str) -> int | None:
+    """The weight at which a site's zeros count, where it is protected as a whole; None: they count for nothing.
+
+    The noise of such a sum is reckoned with the weights of all sites that are in it, whatever they gave.
+
+    Args:
+        hyper: the plan's hyper-parameters.
+        site: its name.
+
+    Raises:
+        UserError: the terms are wrong, or give it none.
+    """
+    terms = terms_in(hyper)
+    return weight_of(terms, site) if terms is not None and terms.unit == "site" else None
 
 
 def site_noise(terms: DpTerms) -> float:

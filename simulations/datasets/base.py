@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from sklearn.model_selection import train_test_split
 from torch import Tensor
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import TensorDataset
 
-from clients.split import take_rows
+from clients.split import pick
 from hansa.errors import UserError
 from hansa.tables import Table
-from hansa.task import Dataset, Source, is_whole
+from hansa.task import Dataset, Source
 from simulations.partition import Natural, Partition, labels_of
 
 Split = Literal["train", "test"]
@@ -149,9 +149,7 @@ def divide(dataset: FederatedDataset, partition: Partition | None, seed: int) ->
 
 def subset(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
     """Some rows of a data set; tensors stay tensors, so that batches are indexed at once, and keep their groups."""
-    if is_whole(dataset):
-        return take_rows(dataset, torch.from_numpy(rows))
-    return Subset(dataset, rows.tolist())  # type: ignore[arg-type]  # a protocol for what Subset uses
+    return pick(dataset, torch.from_numpy(rows))
 
 
 def stratified(x: Tensor, y: Tensor, test: float, seed: int) -> Arrays:

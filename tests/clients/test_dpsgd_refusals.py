@@ -148,13 +148,17 @@ def test_weights_of_classes_are_taken_where_the_mean_is_over_rows() -> None:
     assert train(Lost(lambda output, target: (F.cross_entropy(output, target, weights, reduction="none")).mean())).steps
 
 
-def test_a_strategy_s_own_loss_is_held_to_the_same() -> None:
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+def test_a_strategy_s_own_loss_is_refused() -> None:
+    """Nothing tells what it makes of many rows."""
+    with pytest.raises(UserError, match="a loss of its own, which is not of single rows"):
+        train(Sorting(), loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]))
 
-    with pytest.raises(UserError, match="return the mean over rows"):
-        train(Sorting(), loss=loss)
-    assert train(Sorting(), loss=lambda model, batch: loss(model, batch) / len(batch[1])).steps == 2
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_parameters_of_another_precision_are_refused(dtype: torch.dtype) -> None:
+    """Their norms and sums are not those that are accounted for."""
+    with pytest.raises(UserError, match=rf"the model's 0.weight is {dtype}, .*; call model.float\(\)"):
+        train(Sorting(nn.Linear(6, 3, dtype=dtype)))
 
 
 class Squeezing(Sorting):

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from clients.floors import look_at_policy
-from clients.policy import Refused, Said, check_terms
+from clients.refusals import Refused
 from clients.sitefile import PolicyTable
+from clients.sumrules import Said, check_terms
 from privacy.config import PrivacyTable
 from privacy.secagg.terms import Terms, threshold
 

@@ -15,13 +15,15 @@ from clients.child import ChildDied, ChildFailed
 from clients.failures import LINES, Failure
 from clients.link import Identity, Link
 from clients.participant import MAX_DEATHS, Dropped, Participant
-from clients.policy import Reason, Refused
+from clients.refusals import Reason, Refused
 from clients.secure import SecureHalf
-from clients.sitefile import PolicyTable
+from clients.sitefile import SiteFile, load_site_file
 from clients.spending import Reserve, Spending
+from clients.sumrules import Said
 from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Blob, Plan, Result
+from privacy.config import PrivacyTable
 
 
 class Fetched:
@@ -52,6 +54,11 @@ class InMemory:
         self.dead = True
 
 
+def file_of(folder: Path) -> SiteFile:
+    (path := folder / "site.toml").write_text('[site]\nname = "here"\nserver = "there:9092"\n')
+    return load_site_file(path)
+
+
 class Site:
     """A participant on such a group."""
 
@@ -62,7 +69,7 @@ class Site:
             return cast(Group, InMemory(lambda: ends(self), self.done))
 
         nobody: Any = None
-        spending = Spending(spool, "run", None, PolicyTable(), nobody, print)
+        spending = Spending(spool, "run", file_of(spool), Said(PrivacyTable(), 9), nobody, print)
         self.one = Participant(
             nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True, spending
         )

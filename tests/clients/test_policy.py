@@ -11,20 +11,11 @@ import numpy as np
 import pytest
 
 from clients.bounds import BoundsTable
-from clients.policy import (
-    LINES,
-    Reason,
-    Refused,
-    Said,
-    admit,
-    check_federation,
-    check_plan,
-    check_protection,
-    check_terms,
-    check_vectors,
-    said_by,
-)
+from clients.planrules import check_plan, check_vectors
+from clients.policy import admit, check_federation, check_protection
+from clients.refusals import LINES, Reason, Refused
 from clients.sitefile import AppsTable, PolicyTable
+from clients.sumrules import Said, check_terms, said_by
 from hansa.appfiles import app_digest, app_files
 from hansa.wire.link_pb2 import Blob, Plan
 from privacy.config import PrivacyTable

@@ -68,12 +68,15 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[bounds]\n'round.rounds' = {max = 1}",
         [
             "[bounds.round.rounds]: a site reads no such table; did you mean [rounds]? "
-            "(tables: federation, privacy, rounds, strategy, training)"
+            "(tables: dp, federation, privacy, rounds, strategy, training)"
         ],
     ),
     (
         "[bounds]\n'data.target' = {max = 1}",
-        ["[bounds.data.target]: a site reads no such table (tables: federation, privacy, rounds, strategy, training)"],
+        [
+            "[bounds.data.target]: a site reads no such table "
+            "(tables: dp, federation, privacy, rounds, strategy, training)"
+        ],
     ),
     (
         "[bounds]\n'training.epochs' = {max = 1}",
@@ -114,8 +117,9 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (
         "[training]\nlr = 1",
         [
-            "[training] lr: no such key (keys: device, threads, num_workers, procs, devices, backend, heartbeat, "
-            "start_timeout, max_restarts, checkpoint_interval)"
+            "[training] lr: no such key (keys: parallel, activation_checkpointing, compile, precision, accumulation, "
+            "device, threads, num_workers, procs, devices, backend, heartbeat, start_timeout, max_restarts, "
+            "checkpoint_interval)"
         ],
     ),
     # [policy]

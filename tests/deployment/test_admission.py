@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from clients.failures import LINES, Failure
-from clients.policy import LINES as REFUSALS
-from clients.policy import Reason
+from clients.refusals import LINES as REFUSALS
+from clients.refusals import Reason
 from server.command import control
 from server.flower import begin, bundle
 from server.launch import APP

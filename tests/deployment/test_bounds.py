@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clients.policy import LINES, Reason
+from clients.refusals import LINES, Reason
 from server.store import State
 
 if TYPE_CHECKING:

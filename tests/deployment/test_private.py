@@ -1,4 +1,4 @@
-"""Differential privacy in the whole deployment, by Flower and under secure aggregation: who enters what, who refuses."""
+"""Differential privacy in the whole deployment, under secure aggregation: who enters what, and who refuses."""
 
 import json
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from privacy.dp.accounting import epsilon
-from privacy.dp.ledger import Account, accounts
+from privacy.dp.ledger import Account, ledgers, read_account
 from server.store import State
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def private(federation: "Federation", name: str, limits: dict[str, float]) -> "P
 
 
 def account(federation: "Federation", site: str, dataset: str) -> Account:
-    (found,) = (a for a in accounts(federation.consortium.site(site) / "ledgers") if a.subject.dataset == dataset)
+    every = map(read_account, ledgers(federation.consortium.site(site) / "ledgers"))
+    (found,) = (one for one in every if one.subject.dataset == dataset)
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clients.sitefile import BudgetTable, load_site_file
 from clients.spending import LEDGERS
 from hansa.config import load
 from privacy.dp.ledger import Ledger, Limit, OverBudget, Subject
@@ -30,11 +31,13 @@ def unwrapped(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_table_loads(tmp_path: Path) -> None:
-    (table,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+def test_the_tables_load(tmp_path: Path) -> None:
+    table, budget = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     path = tmp_path / "federation.toml"
     path.write_text(f'[federation]\nname = "f"\ntask = "task.py:T"\n{table}')
     assert load(path, without={"simulation"})["dp"].unit == "record"
+    (site := tmp_path / "site.toml").write_text(f'[site]\nname = "bern"\nserver = "fl:9092"\n{budget}')
+    assert load_site_file(site).budget == BudgetTable(unit="group", epsilon=8.0, delta=1e-5, dataset="heart")
 
 
 def test_the_commands_print_what_the_page_says(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from clients.ground import Ground
 from clients.past import Remembered
-from clients.policy import Said as AppSaid
-from clients.secure import Ground, SecureHalf
+from clients.secure import SecureHalf
 from clients.sitefile import PolicyTable
+from clients.sumrules import Said as AppSaid
 from hansa.layout import Layout
 from hansa.records import Broadcast, Part, Plan
 from hansa.wire import link_pb2 as wire

@@ -15,12 +15,14 @@ from signal import SIGKILL
 
 from clients.audit import Audit
 from clients.child import Ready
+from clients.ground import ground_of
 from clients.link import Identity, Invitation
 from clients.participant import Participant
-from clients.policy import said_by
-from clients.secure import SecureHalf, Shapes, ground_of
+from clients.rounding import Shapes
+from clients.secure import SecureHalf
 from clients.sitefolder import open_site_folder
 from clients.spending import LEDGERS, Spending
+from clients.sumrules import said_by
 from clients.workers.group import Group
 from hansa.records import Part
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
@@ -90,7 +92,7 @@ def main() -> None:
 
     identity = Identity(home / CA, home / TLS_CERTIFICATE, home / TLS_KEY)
     bounds, spool = folder.file.bounds, home / "spool" / run
-    spending = Spending(home / LEDGERS, run, folder.file.budget, folder.file.policy, ground.note, ground.say)
+    spending = Spending(home / LEDGERS, run, folder.file, said_by(app), ground.note, ground.say)
     site = Participant(invite, start, identity, spool, ground.say, bounds, half, False, spending)
     print(site.take_part(), flush=True)
 

@@ -71,14 +71,6 @@ def test_what_has_no_noise_is_refused(tmp_path: Path) -> None:
         opened(tmp_path).reserve("a", 1, "1", Event(0.0, 0.5, 1))
 
 
-def test_asking_changes_nothing(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    before = files(tmp_path)
-    assert ledger.would_exceed(Event(0.1, 1.0, 1))
-    assert not ledger.would_exceed(ONE)
-    assert files(tmp_path) == before
-
-
 def test_all_of_a_limit_can_be_spent(tmp_path: Path) -> None:
     """An epsilon that is just what four rounds cost lets just four rounds through, by PLD too."""
     limit = Limit(epsilon([Event(2.0, 0.1, 20)], 1e-5).epsilon, 1e-5)
@@ -253,7 +245,7 @@ from privacy.dp.mechanism import Event
 
 folder, released = Path(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 limit, one = Limit(1e6, 1e-11), Event(4.0, 0.1, 10)
-Ledger(folder, Subject("heart", "record"), limit).would_exceed(one)
+Ledger(folder, Subject("heart", "record"), limit).account().cost(one)
 chance = random.Random(7)
 for life in range(25):
     pid = os.fork()

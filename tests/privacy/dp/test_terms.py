@@ -42,7 +42,8 @@ def test_what_is_missing_is_told_key_by_key(tmp_path: Path) -> None:
     assert problems(tmp_path, "[dp]\n") == [
         'federation.toml [dp] unit: is missing; give "record", "group" or "site" (who is protected)',
         "federation.toml [dp] delta: is missing; give a number above 0 and below 1, well below 1 / (rows of a site)",
-        "federation.toml [dp] clip: is missing; give a number above 0 (the L2 norm up to which one unit counts)",
+        "federation.toml [dp] clip: is missing; give a number of at least 1e-10 "
+        "(the L2 norm up to which one unit counts)",
     ]
 
 
@@ -71,7 +72,7 @@ def test_what_is_missing_is_told_key_by_key(tmp_path: Path) -> None:
         (GOOD + 'weights = "rows"', 'weights: must be "uniform" or a table of whole numbers above 0 by site'),
         (GOOD.replace("1e-4", "1.0"), "delta: must be a number above 0 and below 1, well below"),
         (GOOD.replace("1e-4", "0.0"), "delta: must be a number above 0 and below 1, well below"),
-        (GOOD.replace("clip = 1.0", "clip = 0"), "clip: must be a number above 0"),
+        (GOOD.replace("clip = 1.0", "clip = 0"), "clip: must be a number of at least 1e-10"),
         (GOOD.replace("5.0", "-1"), "epsilon: must be greater than 0; got -1"),
         (GOOD.replace("epsilon = 5.0", "noise_multiplier = 0"), "noise_multiplier: must be at least 0.01; got 0"),
         (
