@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 STRETCH = 512  # floats
 SURE = 1e-20  # of a squared norm: what vanishes below it is less than a millionth
 TINY = 2.0**-126  # the least float32 that has all its digits
+LARGE = 2.0**64
 Loss = Callable[[nn.Module, Any, int], Tensor]  # the sum over so many rows of a batch
 Moving = Mapping[str, nn.Parameter]  # what is trained, by name
 
@@ -114,7 +114,7 @@ def squares(units: Tensor) -> Tensor:
     Float32 adds up a short stretch rightly, unless squares vanish in it (below 1e-19) or overflow: then float64 does.
     """
     stretches = units.shape[1] // STRETCH * STRETCH
-    whole, rest = units[:, :stretches].view(len(units), -1, STRETCH), units[:, stretches:]
+    whole, rest = units[:, :stretches].view(len(units), stretches // STRETCH, STRETCH), units[:, stretches:]
     found: Tensor = torch.linalg.vector_norm(whole, dim=2).double().square().sum(1)
     found += torch.linalg.vector_norm(rest, dim=1).double().square()
     doubtful = ~((found > SURE) & found.isfinite())
@@ -123,12 +123,20 @@ def squares(units: Tensor) -> Tensor:
     return found
 
 
-def scaled(g: Tensor, scales: Tensor) -> Tensor:
-    """Rows times their scales, [B, ...] and [B] float64; 0 where float32 has no full digits left.
+def balanced(g: Tensor, a: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of g, [B, ...], times their scales, [B] float64, and of a, [B, ...], for products of the two.
 
-    What is rounded there may come out twice as large, and is multiplied by what a layer got, which may be huge.
+    Where a is huge, g would leave float32's digits below, and the product be wrong by much: a gives a part to it.
     """
-    return F.hardshrink(g * scales.to(g.dtype).view(-1, *[1] * (g.dim() - 1)), TINY)
+    given = torch.where(squares(a.flatten(1)) > LARGE**2, LARGE, 1.0).to(scales)
+    if (given > 1).any():
+        a = a / by_rows(given, a)
+    return g * by_rows(scales * given, g), a
+
+
+def by_rows(scales: Tensor, rows: Tensor) -> Tensor:
+    """[B] as [B, 1, ...], to multiply rows by."""
+    return scales.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 def left(scales: Tensor, *values: Tensor) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.nn.grad import conv2d_weight
 
-from clients.gradients import Loss, Made, Moving, Unfit, added, left, scaled, shared
+from clients.gradients import Loss, Made, Moving, Unfit, added, balanced, by_rows, left, shared
 
 
 class Part(Protocol):
@@ -159,7 +159,8 @@ class Outer:
     def weighted(self, scales: Tensor) -> Tensor:
         """[O, I], one product."""
         g, a, scales = left(scales, self.g, self.a)
-        return scaled(g, scales).T @ a
+        g, a = balanced(g, a, scales)
+        return g.T @ a
 
     @property
     def units(self) -> Tensor:
@@ -197,7 +198,7 @@ class Fleeting:
     def weighted(self, scales: Tensor) -> Tensor:
         """The sum over rows."""
         g, a, scales = left(scales, self.g, self.a)
-        return self.add(scaled(g, scales), a)
+        return self.add(*balanced(g, a, scales))
 
     @property
     def units(self) -> Tensor:
@@ -235,7 +236,7 @@ class Lookup:
     def weighted(self, scales: Tensor) -> Tensor:
         """[V, D]."""
         g, tokens, scales = left(scales[self.unit], self.g, self.tokens)
-        return g.new_zeros(self.shape).index_add_(0, tokens.flatten(), scaled(g, scales).flatten(0, 1))
+        return g.new_zeros(self.shape).index_add_(0, tokens.flatten(), (g * by_rows(scales, g)).flatten(0, 1))
 
     @property
     def units(self) -> Tensor:
