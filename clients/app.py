@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.audit import AUDIT, Audit
-from clients.child import Child, ChildFailed, Ready
+from clients.child import ChildFailed, Ready
 from clients.dial import NODE, SESSIONS
 from clients.failures import LINES, Failure
 from clients.ground import ground_of
@@ -29,6 +29,7 @@ from clients.secure import SecureHalf
 from clients.sitefolder import SiteFolder, open_site_folder
 from clients.spending import LEDGERS, Spending
 from clients.sumrules import Said, said_by
+from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.processes import only_one
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY, numbered
@@ -152,8 +153,9 @@ def _participant(
         epoch, token = int(told["epoch"]), str(told["token"])
         return Invitation(address, run, epoch, node, ready.layout, ready.strategy, token, ready.sums)
 
-    def start() -> Child:
-        return Child(app_folder, folder.path, run, folder.path / "logs" / log, secure)
+    def start() -> Group:
+        place = app_folder, folder.path, run, folder.path / "logs" / log, spool
+        return Group(*place, folder.file.training, say, secure)
 
     (folder.path / "logs").mkdir(exist_ok=True)
     spool = folder.path / "spool" / run

@@ -32,25 +32,34 @@ class Batches:
         self.steps = int(hyper["steps"]) if "steps" in hyper else int(hyper["epochs"]) * self.per_epoch
 
     def __iter__(self) -> Iterator[Any]:
+        return self.after(0)
+
+    def after(self, done: int) -> Iterator[Any]:
+        """A pass as it goes on after its first `done` batches."""
         self.passes += 1
-        for batch in itertools.islice(self._endless(self.passes), self.steps):
+        for batch in itertools.islice(self._endless(self.passes, done), self.steps - done):
             yield self.task.batch_transform(to_device(batch, self.device))
 
-    def _endless(self, number: int) -> Iterator[Any]:
-        seed, round, site = self.purpose
-        generator = torch_generator(seed, round, site, "batches", number)
-        while True:
-            order = torch.randperm(len(self.dataset), generator=generator)
-            rows = [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
+    def _endless(self, number: int, done: int) -> Iterator[Any]:
+        order, loading = (torch_generator(*self.purpose, of, number) for of in ("batches", "workers"))
+        for rows in self._epochs(order):
             if not self.workers:
-                yield from (collate(self.dataset, r) for r in rows)
-            else:
-                yield from torch.utils.data.DataLoader(
+                yield from (collate(self.dataset, r) for r in rows[done:])
+            else:  # whose own draws begin with each epoch: what is done is loaded again
+                loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
                     self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
                     batch_sampler=rows,
                     num_workers=self.workers,
-                    generator=generator,
+                    generator=loading,
                 )
+                yield from itertools.islice(loader, done, None)
+            done = max(0, done - self.per_epoch)
+
+    def _epochs(self, generator: torch.Generator) -> Iterator[list[list[int]]]:
+        """The rows of each batch of an epoch, without end."""
+        while True:
+            order = torch.randperm(len(self.dataset), generator=generator)
+            yield [order[i * self.size : (i + 1) * self.size].tolist() for i in range(self.per_epoch)]
 
 
 class OwnStream:

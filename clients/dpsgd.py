@@ -98,8 +98,12 @@ class DpTrainer(Trainer):
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         with ExitStack() as stack:
             method = None if way.kind is None else stack.enter_context(closing(way.kind(model, trained, rows)))
-            total = _Sum(model, list(trained.values()), rows, method, self.mechanism.clip, self.seen, batches.alone)
-            stack.enter_context(seeded(self.stream.seed(), "rows"))  # dropout's masks, if known, would tell rows apart
+            total = self._sum(
+                model, list(trained.values()), rows, method, self.mechanism.clip, self.seen, batches.alone
+            )
+            stack.enter_context(
+                seeded(self.stream.seed(), *self._purpose)
+            )  # dropout's masks, if known, would tell rows apart
             for draw in batches.draws(self._most(way)):
                 total.fill(draw)
                 total.release(self.stream, self.mechanism)
@@ -111,6 +115,14 @@ class DpTrainer(Trainer):
                 buffer.copy_(sent)
         delta = self.layout.read(model).sub_(self.anchor)
         return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows)
+
+    @property
+    def _sum(self) -> "type[_Sum]":
+        return _Sum
+
+    @property
+    def _purpose(self) -> tuple[str | int, ...]:
+        return ("rows",)
 
     def _most(self, way: Way) -> int:
         """Rows of a piece."""

@@ -1,4 +1,4 @@
-"""One run at a site: the session held, each plan given to the training process, which is started again when it dies.
+"""One run at a site: the session held, each plan given to the worker group, which stays for the whole run.
 
 Light, like all that the ClientApp imports: no torch.
 """
@@ -9,19 +9,20 @@ from pathlib import Path
 
 from clients import planrules
 from clients.bounds import BoundsTable
-from clients.child import Child, ChildDied, ChildFailed, Ready
+from clients.child import ChildDied, ChildFailed, Ready
 from clients.failures import LINES, Failure
 from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
 from clients.refusals import Reason, Refused
 from clients.secure import SecureHalf
 from clients.spending import Reserve, Spending
+from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Secure, SiteFrame
 from hansa.wire.link_pb2 import Refused as RefusedFrame
 from hansa.wire.rules import INLINE
 
-LOOK = 0.2  # seconds between two looks at the session while the training process works
-MAX_DEATHS = 10  # of the training process in one run, those that a new plan had brought about left out
+LOOK = 0.2  # seconds between two looks at the session while the group works
+MAX_DEATHS = 10  # plans of one run over which the group has died for good
 
 
 class Dropped(Exception):
@@ -32,8 +33,8 @@ class Participant:
     """A site in one run.
 
     Args:
-        invite: makes the invitation, once the training process has told what it has found.
-        start: starts a training process.
+        invite: makes the invitation, once the group has told what it has found.
+        start: starts a worker group.
         identity: the site's certificate and the authority that it trusts.
         spool: folder of this run for vectors and uploads.
         say: writes a line to the site's log.
@@ -46,7 +47,7 @@ class Participant:
     def __init__(
         self,
         invite: Callable[[Ready], Invitation],
-        start: Callable[[], Child],
+        start: Callable[[], Group],
         identity: Identity,
         spool: Path,
         say: Callable[[str], None],
@@ -66,22 +67,22 @@ class Participant:
         """Takes part until the run is over; how it ended, in a line that may leave the site.
 
         Raises:
-            ChildFailed: the training process cannot use the app or the site's settings.
+            ChildFailed: the group cannot use the app or the site's settings.
             Turned: the server wants nothing of this site.
         """
         self.spool.mkdir(parents=True, exist_ok=True)
-        # The one thread that starts training processes lives as long as the run: they die with the thread.
+        # The one thread that starts ranks, at first and again, lives as long as the run: they die with the thread.
         with ThreadPoolExecutor(1, "training") as hands:
-            self.child = hands.submit(self.start).result()
+            self.group = hands.submit(self.start).result()
             try:
-                self.ready = self.child.ready
+                self.ready = self.group.ready
                 with Link(self.invite(self.ready), self.identity, self.spool) as link:
                     return self._follow(link, hands)
             except Orphaned:
                 return "the server was gone for too long"
             finally:
                 self.plan = None
-                self.child.kill()
+                self.group.kill()
 
     def _follow(self, link: Link, hands: ThreadPoolExecutor) -> str:
         """Answers plans until the run is over. A new plan ends the work on an older one, which came too late."""
@@ -124,13 +125,13 @@ class Participant:
             self.jobs.append(hands.submit(self._mask, link))
 
     def _turn_to(self, plan: str) -> None:
-        """Ends what the training process is doing, if it is doing anything."""
+        """Ends what the group is doing, if it is doing anything."""
         self.plan = plan
         if self.busy:
-            self.child.kill()
+            self.group.kill()
 
     def _answer(self, link: Link, plan: Plan) -> None:
-        """Answers a plan: a training process that dies gets a second try; one that comes again, the same answer."""
+        """Answers a plan; one that comes again, by the same answer."""
         if plan.terms:
             return self._answer_masked(link, plan)
         if self.answered is None or self.answered[0] != plan.id:
@@ -170,20 +171,15 @@ class Participant:
         link.send(frame)
 
     def _frame(self, link: Link, plan: Plan) -> SiteFrame | None:
-        """What the training process answers, or why there is no answer; None: an update that is to be masked."""
+        """What the group answers, or why there is no answer; None: an update that is to be masked."""
         try:
             if not plan.terms and not self.unmasked:
                 raise Refused(Reason.UNPROTECTED, f"round {plan.round}: a plan without terms")
             planrules.check_plan(self.bounds, plan.hyper, plan.round)
             with self.spending.reserved(plan, self.ready) as reserve:
-                for _ in range(2):
-                    try:
-                        return self._work(link, plan, reserve)
-                    except ChildDied:
-                        if self.plan != plan.id:
-                            raise Dropped from None
-                        self.deaths += 1
-            code = Failure.DIED
+                return self._work(link, plan, reserve)
+        except ChildDied:
+            raise Dropped from None  # nothing else ends it
         except PlanOver:
             self.say(f"round {plan.round}: it was over before this site had answered")
             raise Dropped from None
@@ -195,6 +191,7 @@ class Participant:
             return SiteFrame(refused=RefusedFrame(plan=plan.id, code=refused.code, line=str(refused)))
         except ChildFailed as failure:
             code = failure.code
+            self.deaths += code == Failure.DIED
         except (UploadRefused, UserError) as error:
             self.say(f"round {plan.round}: {error}")
             code = Failure.SITE
@@ -211,13 +208,16 @@ class Participant:
         planrules.check_vectors(plan, files)
         if plan.terms:
             reserve.plan.memory = self.secure.start(plan)
-        if self.child.dead:
-            self._restart()
+        if self.deaths > MAX_DEATHS:
+            raise ChildFailed(Failure.DIED)
+        if self.group.dead:
+            self.group.stop()
+            self.group = self.start()
         self.busy = True
         try:
             if self.plan != plan.id:
                 raise Dropped  # another came while this one's vectors did
-            result = self.child.work(reserve.plan, files, upload)
+            result = self.group.work(reserve.plan, files, upload)
         finally:
             self.busy = False
         reserve.left = True  # from here on it may
@@ -230,10 +230,3 @@ class Participant:
         if upload.exists():
             result.upload.CopyFrom(link.upload(plan.id, upload))
         return SiteFrame(result=result)
-
-    def _restart(self) -> None:
-        if self.deaths > MAX_DEATHS:
-            raise ChildFailed(Failure.DIED)
-        self.say("the training process is gone; starting another")
-        self.child.stop()
-        self.child = self.start()

@@ -13,13 +13,15 @@ from torch.utils.data import Subset
 from clients.batches import Batches, OwnStream
 from clients.dpsgd import Seen
 from clients.memory import MemoryStore
-from clients.private import drawn
+from clients.private import Drawn, drawn
 from clients.rowwise import Way, tried
 from clients.split import groups_of, valid_split
 from clients.trainer import Trainer
+from clients.workers.progress import Progress
 from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
-from hansa.records import Plan, Refusal, Reply, Vectors
+from hansa.metrics import Sums
+from hansa.records import Plan, Refusal, Reply
 from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task, sized
 from hansa.workbench import Workbench
@@ -43,6 +45,12 @@ class SiteHalf:
 
     def __post_init__(self) -> None:
         self.seen: Seen | None = None  # what the last plan under differential privacy met
+        self.progress: Progress | None = None  # where it is kept how far training is, if it is
+
+    @property
+    def answers(self) -> bool:
+        """Whether an upload is made, and memory staged."""
+        return True
 
     def handle(self, plan: Plan) -> Reply | Refusal:
         """Trains or evaluates as the plan says; a site without rows sits out.
@@ -60,7 +68,7 @@ class SiteHalf:
         for split, rows in (("valid", self._rows[1]), ("test", self._test_rows)):
             if rows is not None and len(rows):
                 few = Subset(rows, range(min(PROBED, len(rows))))  # type: ignore[arg-type,var-annotated]
-                sums = evaluate(self.task, model, few, PROBED, self.bench.device)
+                sums = self._sums(model, few, PROBED)
                 found |= {f"{split}/{scope}{name}": tuple(one.shape) for name, one in sums.items() for scope in scopes}
         return found
 
@@ -90,8 +98,11 @@ class SiteHalf:
         run, staged = _pair(self._fit(model, context, plan, train), "local_update")
         if not run.steps:
             return Refusal(self.site.name, _idle(plan.hyper["precision"]))
+        layers = self.bench.keep_local({})
+        if not self.answers:
+            return Reply(self.site.name, run.examples)
         upload, staged = _pair(self.strategy.finish(run, plan.broadcast.shared, staged), "finish")
-        staged = self.bench.keep_local(staged)
+        staged = {**staged, **layers}
         if staged:
             self.memory.stage(plan.version, staged, plan.memory.get(self.site.name))
         sums |= {f"train/{name}": one for name, one in run.sums.items()}
@@ -103,39 +114,52 @@ class SiteHalf:
             return self._fit_private(terms, model, context, plan, train)
         if self._stream:  # it draws from the global generator as the task left it
             return self.strategy.local_update(model, self._stream.round(plan.hyper, self.bench.device), context)
-        where = (plan.seed, plan.round, self.site.name)
-        batches = Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
-        with seeded(*where, "train"):
+        batches = self._batches(plan, train)
+        with seeded(*batches.purpose, "train"):
             return self.strategy.local_update(model, batches, context)
+
+    def _batches(self, plan: Plan, train: Dataset) -> Batches:
+        where = (plan.seed, plan.round, self.site.name)
+        return Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
 
     def _fit_private(self, terms: DpTerms, model: nn.Module, context: Trainer, plan: Plan, train: Dataset) -> Any:
         if self._stream:
             name = type(self.task).__name__
             raise UserError(f"[dp]: task {name} has batches of its own, and rows must be drawn by chance; remove them")
-        key, way = self.key(plan, self.site.name), self._way
+        key, way = self._key(plan), self._way
         model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, context.memory)
-        one = drawn(terms, context, self.strategy, self.task, train, key, self.workers, way)
+        one = self._drawn(drawn(terms, context, self.strategy, self.task, train, key, self.workers, way))
         self.seen = one.trainer.seen
         return self.strategy.local_update(model, one.batches, one.trainer)
 
+    def _key(self, plan: Plan) -> bytes:
+        return self.key(plan, self.site.name)
+
+    def _drawn(self, one: Drawn) -> Drawn:
+        return one
+
     def _trainer(self, plan: Plan, memory: Memory, rows: int) -> Trainer:
         sent, device = plan.broadcast, self.bench.device
-        return Trainer(
-            self.task, self.strategy, self.bench.shared, sent.params, sent.shared, memory, plan.hyper, device, rows
-        )
+        layout = self.bench.shared
+        # What an algorithm that trains in its own way has done before a pass, or keeps beside it, is not known here.
+        progress = self.progress if type(self.strategy).local_update is Strategy.local_update else None
+        bound = (self.task, self.strategy, layout, sent.params, sent.shared, memory, plan.hyper, device, rows)
+        return Trainer(*bound, progress=progress)
 
     def _score(self, plan: Plan, memory: Memory, rows: Dataset) -> dict[str, Tensor]:
         """Metric sums of the shared model, and of the site's own where the strategy has one."""
         size = max(EVALUATION_ROWS, int(plan.hyper["batch_size"]))
         model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
-        sums: Vectors = evaluate(self.task, model, rows, size, self.bench.device)
+        sums = self._sums(model, rows, size)
         scored = {f"{plan.split}/{name}": one for name, one in sums.items()}
         own = self.strategy.personal(plan.broadcast.params, memory)
         if own is not None:
-            self.bench.shared.write(own, model)
-            sums = evaluate(self.task, model, rows, size, self.bench.device)
+            sums = self._sums(self.bench.write(own), rows, size)
             scored |= {f"{plan.split}/personal_{name}": one for name, one in sums.items()}
         return scored
+
+    def _sums(self, model: nn.Module, rows: Dataset, size: int) -> Sums:
+        return evaluate(self.task, model, rows, size, self.bench.device)
 
     @cached_property
     def _rows(self) -> tuple[Dataset, Dataset | None]:

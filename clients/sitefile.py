@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from clients.bounds import BoundsTable
 from clients.datatable import DataTable
+from clients.parallel.config import ParallelKeys
 from hansa.address import Dialled
 from hansa.config import checked
 from hansa.document import Document
@@ -44,12 +45,29 @@ class AppsTable(Table):
     allowed: tuple[Digest, ...] = ()
 
 
-class SiteTrainingTable(Table):
+class SiteTrainingTable(ParallelKeys):
     """[training] of a site: what it computes on. What is computed stands in the app's federation.toml."""
 
     device: Device = "auto"
-    threads: Annotated[int, Field(ge=1)] | None = None  # of torch; None: as many as torch sees fit
+    threads: Annotated[int, Field(ge=1)] | None = None  # of torch, a rank; None: as many as there are, shared evenly
     num_workers: Annotated[int, Field(ge=0)] = 0  # processes that load rows; that of federation.toml is passed over
+    procs: Annotated[int, Field(ge=1, le=1024)] = 1  # ranks: processes that train together
+    devices: tuple[Device, ...] = ()  # of the ranks, in their order; none: a GPU each, where there are GPUs
+    backend: Literal["auto", "gloo", "nccl"] = "auto"  # of their collectives; "auto": nccl on CUDA, else gloo
+    heartbeat: Annotated[float, Field(ge=1)] = 6.0  # seconds of silence after which a rank counts as hung
+    start_timeout: Annotated[float, Field(ge=1)] = 600.0  # seconds within which all ranks must be ready
+    max_restarts: Annotated[int, Field(ge=0)] = 2  # of the ranks, for one plan
+    checkpoint_interval: Annotated[float, Field(ge=0)] = 30.0  # seconds of training that a restart may cost; 0: all
+
+    @model_validator(mode="after")
+    def _a_device_each(self) -> Self:
+        if self.devices and len(self.devices) != self.procs:
+            raise ValueError(f"devices names {len(self.devices)}, and procs = {self.procs}; name one for each process")
+        if self.devices and self.device != "auto":
+            raise ValueError("device and devices; remove one of them")
+        if self.procs > 1 and self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f'device = "{self.device}" for {self.procs} processes; name one for each in devices')
+        return self
 
 
 class PolicyTable(Table):

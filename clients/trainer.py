@@ -1,14 +1,17 @@
 """Local training: the plain loop, with a strategy's elementwise hooks at their places in the step."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clients.batches import Batches
 from clients.hooks import Hooks
+from clients.workers.progress import Progress
+from clients.workers.state import Generators, Pass, Tensors
 from hansa.errors import UserError
 from hansa.layout import Layout, matches
 from hansa.metrics import mean_loss, ratio
@@ -33,6 +36,7 @@ class Trainer:
     hyper: Mapping[str, Any]
     device: torch.device
     rows: int  # of training data
+    progress: Progress | None = field(default=None, kw_only=True)  # where it is kept how far a pass is, if it is
 
     def vector(self, model: nn.Module) -> Tensor:
         """The model's shared floats, [P]."""
@@ -70,7 +74,7 @@ class Trainer:
         bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
         steps = Steps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
-        for batch in batches:
+        for batch in self._from_where_it_was(batches, model, steps, scheduler):
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
                 mean = loss(model, batch) if loss else self.task.loss(*output_of(self.task, model, batch))
             if steps.take(mean) and scheduler is not None:
@@ -78,6 +82,21 @@ class Trainer:
         sums = {"loss": ratio(steps.loss_sum, steps.tried)} if steps.tried else {}
         delta = self.layout.read(model).sub_(self.anchor)
         return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
+
+    def _from_where_it_was(
+        self, batches: Iterable[Any], model: nn.Module, steps: "Steps", scheduler: Any
+    ) -> Iterator[Any]:
+        """The batches that are left, if a pass over them was cut off; how far this one is is kept between them."""
+        if self.progress is None or not isinstance(batches, Batches):
+            yield from batches
+            return
+        own: dict[str, Any] = {"buffers": Tensors(dict(model.named_buffers())), "random": Generators(self.device)}
+        common: dict[str, Any] = {"parameters": Tensors(dict(model.named_parameters())), "steps": steps}
+        pass_ = Pass(self.progress, own, common | ({} if scheduler is None else {"scheduler": scheduler}), self.device)
+        done = pass_.resume()
+        for number, batch in enumerate(batches.after(done), done + 1):
+            yield batch
+            pass_.took(number)
 
 
 class Steps:
@@ -92,6 +111,17 @@ class Steps:
         self.clip_norm = trainer.hyper["clip_norm"]
         self.taken, self.tried, self.lr_sum, self.buffer = 0, 0, 0.0, 0.0
         self.loss_sum = torch.zeros((), device=trainer.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes from step to step."""
+        changing = {name: getattr(self, name) for name in ("taken", "tried", "lr_sum", "buffer", "loss_sum")}
+        return {"own": changing, "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state_dict` gave."""
+        vars(self).update(state["own"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
 
     def take(self, loss: Tensor) -> bool:
         """One step from a batch's mean loss; False where the loss scaler left it out."""

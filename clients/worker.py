@@ -1,8 +1,5 @@
-"""The training process of a site: started once a run by the process that holds the session, and again when it dies."""
+"""What a site's training process does; see `clients.workers` for how it is started and told."""
 
-import socket
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +8,15 @@ import torch
 from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
-from clients.pipe import Pipe
+from clients.parallel.bench import ParallelBench
+from clients.parallel.ranks import Ranks
+from clients.parallel.site import ParallelSite
 from clients.private import released
 from clients.report import SiteReport
 from clients.site import SiteHalf
-from clients.sitefile import load_site_file
+from clients.sitefile import SiteTrainingTable, load_site_file
+from clients.workers.collective import least
+from clients.workers.progress import Progress
 from hansa.appfiles import FEDERATION
 from hansa.codec import from_plan, put_upload, to_result
 from hansa.config import load
@@ -33,40 +34,89 @@ from privacy.dp.adaptive import BIT
 from strategies.base import Strategy
 
 
+class Place:
+    """A rank's place: in which group it is, and on what it computes.
+
+    Args:
+        folder: the site's.
+        rank: from 0.
+        world: how many ranks there are.
+
+    Raises:
+        UserError: site.toml cannot be used on this machine.
+    """
+
+    def __init__(self, folder: Path, rank: int, world: int) -> None:
+        self.folder, self.rank, self.world = folder, rank, world
+        self.file = load_site_file(folder / SITE_FILE)
+        training = self.file.training
+        if training.threads is not None:
+            torch.set_num_threads(training.threads)
+        self.device = _device(training, rank)
+        cuda = self.device.type == "cuda"
+        if cuda and world > 1:
+            torch.cuda.set_device(self.device)
+        if training.backend == "nccl" and not cuda:
+            raise UserError(f'site.toml [training]: backend = "nccl" on {self.device}; it needs CUDA, take "auto"')
+        try:
+            training.degrees(world)
+        except ValueError as error:
+            raise UserError(f"site.toml [training]: {error}") from None
+        self.parallel = world > 1 or not training.plain  # whether the model is spread, if only over one rank
+        self.backend = training.backend if training.backend != "auto" else "nccl" if cuda else "gloo"
+
+
 class Worker:
-    """The site's half of one run.
+    """The site's half of one run, in one rank. All ranks do the same, and the first one's answer counts.
 
     Args:
         app: the folder of the admitted app.
-        folder: the site's.
+        place: of the rank.
         run: the run's id.
+        ranks: of the group, where the model is spread.
 
     Raises:
         UserError: the app or the site's settings cannot be used.
     """
 
-    def __init__(self, app: Path, folder: Path, run: str) -> None:
+    def __init__(self, app: Path, place: Place, run: str, ranks: Ranks | None = None) -> None:
         self.config = load(app / FEDERATION, without=["data", "simulation"])
-        self.file = load_site_file(folder / SITE_FILE)
-        self.folder, self.run = folder, run
+        self.place, self.file, self.folder, self.run = place, place.file, place.folder, run
         head = self.config.table("federation", FederationTable)
         self.seed = head.seed
         self.task: Task = load_class(head.task, app, Task, "task")()
         self.strategy: Strategy = self.config.table("strategy", Strategy)
-        if self.file.training.threads is not None:
-            torch.set_num_threads(self.file.training.threads)
-        device = choose_device(self.file.training.device)
-        self.bench = Workbench(self.task, self.strategy.local, head.seed, device)
-        self.report = SiteReport(folder / "reports" / run)
+        what = (self.task, self.strategy.local, head.seed, place.device)
+        self.bench = ParallelBench(*what, ranks, self.file.training) if ranks else Workbench(*what)
+        if isinstance(self.bench, ParallelBench) and self.bench.said and not place.rank:
+            _say(self.bench.said)
+        self.report = SiteReport(self.folder / "reports" / run)
         self.made: SiteHalf | None = None
 
-    def handle(self, frame: PlanFrame, files: dict[str, Path], upload: Path) -> Result | Failure:
-        """Does a plan: its result, or why there is none. A large upload is in the file afterwards."""
+    def handle(
+        self, frame: PlanFrame, files: dict[str, Path], upload: Path, key: bytes, steps: Path | None
+    ) -> Result | Failure | None:
+        """Does a plan.
+
+        Args:
+            frame: the plan.
+            files: of its vectors, by name.
+            upload: where a large upload is to be.
+            key: 32 secret bytes for this time that the plan is done, the same in all ranks.
+            steps: the folder for how far training is, if that is kept.
+
+        Returns:
+            Its result, or why there is none; None of all ranks but the first.
+        """
         plan = from_plan(frame, self.file.site.name, files)
         half = self._half(plan.seed)
+        half.key = lambda plan, site: key
+        half.progress = None if steps is None else self._progress(steps)
         answer = half.handle(plan)
         if isinstance(answer, Refusal):
             return Failure.SITS_OUT
+        if self.place.rank:
+            return None
         if plan.kind == "train" and half.seen is not None:
             _say(f"round {plan.round}: {half.seen}")
         self.report.add(plan, answer)
@@ -100,8 +150,15 @@ class Worker:
         if self.made is None or self.made.site.seed != seed:
             site = Site(self.file.site.name, seed, self._source(seed))
             memory = MemoryOnDisk(self.folder / "memory" / self.run)
-            self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, self.file.training.num_workers)
+            workers = self.file.training.num_workers
+            if isinstance(self.bench, ParallelBench):
+                self.made = ParallelSite(self.task, self.strategy, site, self.bench, memory, workers)
+            else:
+                self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, workers)
         return self.made
+
+    def _progress(self, folder: Path) -> Progress:
+        return Progress(folder, self.place.rank, self.file.training.checkpoint_interval, least)
 
     def _source(self, seed: int) -> Source | None:
         """Where the site's rows are: only site.toml says it, federation.toml is another's."""
@@ -113,30 +170,11 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def main() -> None:
-    """Serves the orders that come over the socket whose file descriptor is the one argument."""
-    with socket.socket(fileno=int(sys.argv[1])) as ours, Pipe(ours) as pipe:
-        worker: Worker | None = None
-        while (order := pipe.receive()) is not None:
-            said, frame = order
-            try:
-                if worker is None:
-                    worker = Worker(Path(said["app"]), Path(said["site"]), said["run"])
-                    pipe.send(worker.ready(said["sums"]))
-                    continue
-                files = {name: Path(path) for name, path in said["files"].items()}
-                answer = worker.handle(PlanFrame.FromString(frame), files, Path(said["upload"]))
-            except UserError as error:
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                answer = Failure.APP if worker is None else Failure.INPUT
-            except Exception:
-                traceback.print_exc()
-                answer = Failure.TRAINING
-            if isinstance(answer, Failure):
-                pipe.send({"failed": answer})
-            else:
-                pipe.send({}, answer.SerializeToString())
-
-
-if __name__ == "__main__":
-    main()
+def _device(training: SiteTrainingTable, rank: int) -> torch.device:
+    """Of several ranks each has a GPU of its own, unless they are told otherwise."""
+    if training.devices:
+        return choose_device(training.devices[rank])
+    device = choose_device(training.device)
+    if training.procs == 1:
+        return device
+    return choose_device(f"cuda:{rank}") if device.type == "cuda" else torch.device("cpu")

@@ -58,6 +58,15 @@ def started(pid: int) -> str | None:
     return None if fields[0] in "ZX" else f"{boot} {fields[19]}"  # proc(5): state, and starttime in ticks
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """How long all threads of a live process have computed, in seconds; None when it has ended."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # proc(5): utime and stime
+
+
 def send(number: signal.Signals, pids: Iterable[int]) -> None:
     """Sends a signal to those that are left."""
     for pid in pids:

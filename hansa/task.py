@@ -113,6 +113,21 @@ class Task:
             return {"accuracy": accuracy, "auc": roc(output[:, 1] - output[:, 0], target)}
         return {"accuracy": accuracy}
 
+    def count(self, batch: Any) -> float | Tensor:
+        """What a batch's mean loss is over, where a site's processes share batches. None defined: its rows.
+
+        For a loss over tokens some of which are padding, return the number that are not.
+        """
+        raise NotImplementedError
+
+    def parallel_plan(self, model: nn.Module) -> Mapping[str, Any] | None:
+        """How tensor parallelism cuts the model's layers: styles by the layers' names, or patterns of names.
+
+        A style is "colwise", "rowwise", "colwise_gather" (its output is put together again), "rowwise_embedding", or a
+        `torch.distributed.tensor.parallel.ParallelStyle`. None: the model cannot be cut.
+        """
+        return None
+
     def optimizer(self, params: Iterable[Any], hyper: Mapping[str, Any]) -> Optimizer:
         """The local optimiser, new each round; `hyper` holds [training]'s optimizer, lr, momentum and weight_decay."""
         lr, decay = hyper["lr"], hyper["weight_decay"]

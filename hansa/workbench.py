@@ -52,6 +52,11 @@ class Workbench:
         self.local.write_counters(local[LOCAL_COUNTERS], self.model)
         return self.model
 
+    def write(self, params: Tensor) -> nn.Module:
+        """The model, of whose tensors the shared floats [P] are put in anew."""
+        self.shared.write(params, self.model)
+        return self.model
+
     def save(self, params: Tensor, counters: Tensor, path: Path) -> None:
         """Writes the model of shared floats [P] and counters [C] as safetensors, whole or not at all."""
         with whole(path) as temporary:

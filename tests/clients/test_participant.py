@@ -1,4 +1,4 @@
-"""What a site does when its training process ends: by itself, or because its work is no longer wanted."""
+"""What a site does when its worker group ends: for good, or because its work is no longer wanted."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from clients.bounds import BoundsTable
-from clients.child import Child, ChildDied, ChildFailed
+from clients.child import ChildDied, ChildFailed
 from clients.failures import LINES, Failure
 from clients.link import Identity, Link
 from clients.participant import MAX_DEATHS, Dropped, Participant
@@ -20,6 +20,7 @@ from clients.secure import SecureHalf
 from clients.sitefile import SiteFile, load_site_file
 from clients.spending import Reserve, Spending
 from clients.sumrules import Said
+from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Blob, Plan, Result
 from privacy.config import PrivacyTable
@@ -36,16 +37,16 @@ class Fetched:
         return {}
 
 
-class Process:
-    """A training process in memory: `ends` is asked whether it ends in the middle of a plan."""
+class InMemory:
+    """A worker group in memory: `ends` is asked how it ends in the middle of a plan, if it does."""
 
-    def __init__(self, ends: Callable[[], bool], done: list[str]) -> None:
+    def __init__(self, ends: Callable[[], Exception | None], done: list[str]) -> None:
         self.ends, self.done, self.dead = ends, done, False
 
     def work(self, plan: Plan, files: Mapping[str, Path], upload: Path) -> Result:
-        if self.ends():
-            self.dead = True
-            raise ChildDied
+        if (end := self.ends()) is not None:
+            self.dead = isinstance(end, ChildDied)
+            raise end
         self.done.append(plan.id)
         return Result(plan=plan.id)
 
@@ -59,20 +60,20 @@ def file_of(folder: Path) -> SiteFile:
 
 
 class Site:
-    """A participant on such processes."""
+    """A participant on such a group."""
 
-    def __init__(self, spool: Path, ends: Callable[["Site"], bool]) -> None:
+    def __init__(self, spool: Path, ends: Callable[["Site"], Exception | None]) -> None:
         self.done: list[str] = []
 
-        def start() -> Child:
-            return cast(Child, Process(lambda: ends(self), self.done))
+        def start() -> Group:
+            return cast(Group, InMemory(lambda: ends(self), self.done))
 
         nobody: Any = None
         spending = Spending(spool, "run", file_of(spool), Said(PrivacyTable(), 9), nobody, print)
         self.one = Participant(
             nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True, spending
         )
-        self.one.child, self.one.ready = start(), nobody
+        self.one.group, self.one.ready = start(), nobody
 
     def frame(self, plan: str, link: Fetched | None = None) -> Any:
         self.one.plan = plan
@@ -82,10 +83,11 @@ class Site:
 def test_rounds_that_a_slow_site_misses_do_not_count_as_deaths(tmp_path: Path) -> None:
     """A new plan ends the work on the old one, by force; a site that is always too late is not broken."""
 
-    def a_new_plan_comes(site: Site) -> bool:
-        late = site.one.plan != "last"
-        site.one.plan = "another" if late else site.one.plan
-        return late
+    def a_new_plan_comes(site: Site) -> ChildDied | None:
+        if site.one.plan == "last":
+            return None
+        site.one.plan = "another"
+        return ChildDied()
 
     site = Site(tmp_path, a_new_plan_comes)
     for number in range(2 * MAX_DEATHS):
@@ -94,11 +96,24 @@ def test_rounds_that_a_slow_site_misses_do_not_count_as_deaths(tmp_path: Path) -
     assert site.frame("last").HasField("result")
 
 
-def test_a_training_process_that_dies_and_dies_is_given_up(tmp_path: Path) -> None:
-    site = Site(tmp_path, lambda site: True)
-    answers = [site.frame(str(number)).refused.code for number in range(MAX_DEATHS)]
+def test_a_group_that_dies_and_dies_is_given_up(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def it_dies(site: Site) -> ChildFailed:
+        asked.append(str(site.one.plan))
+        return ChildFailed(Failure.DIED)
+
+    site = Site(tmp_path, it_dies)
+    answers = [site.frame(str(number)).refused.code for number in range(2 * MAX_DEATHS)]
     assert set(answers) == {Failure.DIED}
-    assert site.one.deaths == MAX_DEATHS + 1
+    assert len(asked) == MAX_DEATHS + 1
+
+
+def test_errors_of_the_app_are_no_deaths(tmp_path: Path) -> None:
+    site = Site(tmp_path, lambda site: ChildFailed(Failure.TRAINING) if site.one.plan != "last" else None)
+    for number in range(2 * MAX_DEATHS):
+        assert site.frame(str(number)).refused.code == Failure.TRAINING
+    assert site.frame("last").HasField("result")
 
 
 class Masked:
@@ -115,7 +130,7 @@ class Masked:
 
 
 def failing(tmp_path: Path, raised: BaseException) -> tuple[Site, Masked]:
-    def fails(site: Site) -> bool:
+    def fails(site: Site) -> None:
         raise raised
 
     site, masked = Site(tmp_path, fails), Masked()
@@ -125,9 +140,7 @@ def failing(tmp_path: Path, raised: BaseException) -> tuple[Site, Masked]:
 
 @pytest.mark.parametrize(
     ("raised", "why"),
-    [(ChildDied(), LINES[Failure.DIED])]
-    + [(ChildFailed(code), LINES[code]) for code in (Failure.SITS_OUT, Failure.TRAINING, Failure.INPUT, Failure.APP)]
-    + [(UserError("the disk is full"), LINES[Failure.SITE])],
+    [(ChildFailed(code), LINES[code]) for code in Failure] + [(UserError("the disk is full"), LINES[Failure.SITE])],
 )
 def test_once_keys_are_out_no_failure_is_told(tmp_path: Path, raised: BaseException, why: str) -> None:
     """A server that picks the model would read from it what the rows make of that."""
@@ -167,7 +180,7 @@ class Unaccounted:
 
 
 def test_a_plan_that_is_over_when_its_vectors_are_here_is_not_trained(tmp_path: Path) -> None:
-    site = Site(tmp_path, lambda site: False)
+    site = Site(tmp_path, lambda site: None)
 
     def a_new_plan_comes() -> None:
         site.one.plan = "new"

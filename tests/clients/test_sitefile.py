@@ -99,7 +99,29 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("[training]\ndevice = 'gpu'", [f'[training] device: must be {DEVICE}; got "gpu"']),
     ("[training]\nthreads = 0", ["[training] threads: must be at least 1; got 0"]),
     ("[training]\nnum_workers = -1", ["[training] num_workers: must be at least 0; got -1"]),
-    ("[training]\nlr = 1", ["[training] lr: no such key (keys: device, threads, num_workers)"]),
+    ("[training]\nprocs = 0", ["[training] procs: must be at least 1; got 0"]),
+    (
+        "[training]\nprocs = 2\ndevices = ['cuda:0']",
+        ["[training]: devices names 1, and procs = 2; name one for each process"],
+    ),
+    (
+        "[training]\ndevice = 'cpu'\ndevices = ['cuda:0']",
+        ["[training]: device and devices; remove one of them"],
+    ),
+    (
+        "[training]\nprocs = 2\ndevice = 'cuda:1'",
+        ['[training]: device = "cuda:1" for 2 processes; name one for each in devices'],
+    ),
+    ("[training]\nbackend = 'mpi'", ['[training] backend: must be "auto", "gloo" or "nccl"; got "mpi"']),
+    ("[training]\nheartbeat = 0.5", ["[training] heartbeat: must be at least 1; got 0.5"]),
+    (
+        "[training]\nlr = 1",
+        [
+            "[training] lr: no such key (keys: parallel, activation_checkpointing, compile, precision, accumulation, "
+            "device, threads, num_workers, procs, devices, backend, heartbeat, start_timeout, max_restarts, "
+            "checkpoint_interval)"
+        ],
+    ),
     # [policy]
     ("[policy]\nallow_unprotected = 1", ["[policy] allow_unprotected: must be true or false; got 1"]),
     ("[policy]\nallow_unprotected = 'true'", ['[policy] allow_unprotected: must be true or false; got "true"']),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.sitefile import load_site_file
+from clients.sitefile import SiteTrainingTable, load_site_file
 from hansa.flower import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -229,11 +229,13 @@ def test_each_message_of_the_site_s_table_is_said_somewhere() -> None:
     assert [message for message in messages if not any(message in text for text in said)] == []
 
 
-def test_the_lines_for_a_proxy_are_understood(tmp_path: Path) -> None:
-    (lines,) = [block for block in blocks(SITE, "toml") if not block.startswith(EDIT)]
+def test_the_lines_for_a_proxy_and_for_several_processes_are_understood(tmp_path: Path) -> None:
+    lines = [block for block in blocks(SITE, "toml") if not block.startswith(EDIT)]
     file = tmp_path / "site.toml"
-    file.write_text(f'[site]\nname = "bern"\nserver = "fl.example.org:9443"\n{lines}')
-    assert load_site_file(file).network.proxy is not None
+    file.write_text("\n".join(['[site]\nname = "bern"\nserver = "fl.example.org:9443"', *lines]))
+    found = load_site_file(file)
+    assert found.network.proxy is not None
+    assert found.training == SiteTrainingTable(procs=4)  # what else stands there are the defaults
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")

@@ -14,7 +14,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from clients.audit import Audit
-from clients.child import Child, Ready
+from clients.child import Ready
 from clients.ground import ground_of
 from clients.link import Identity, Invitation
 from clients.participant import Participant
@@ -23,6 +23,7 @@ from clients.secure import SecureHalf
 from clients.sitefolder import open_site_folder
 from clients.spending import LEDGERS, Spending
 from clients.sumrules import said_by
+from clients.workers.group import Group
 from hansa.records import Part
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
 from hansa.wire.link_pb2 import Plan, Result, Secure, SiteFrame
@@ -85,9 +86,9 @@ def main() -> None:
         address, epoch, token = told["address"], told["epoch"], told["token"]
         return Invitation(address, run, epoch, said["node"], ready.layout, ready.strategy, token, ready.sums)
 
-    def start() -> Child:
+    def start() -> Group:
         (home / "logs").mkdir(exist_ok=True)
-        return Child(app, home, run, home / "logs" / "training.log", secure)
+        return Group(app, home, run, home / "logs" / "training.log", spool, folder.file.training, ground.say, secure)
 
     identity = Identity(home / CA, home / TLS_CERTIFICATE, home / TLS_KEY)
     bounds, spool = folder.file.bounds, home / "spool" / run

@@ -1,0 +1,78 @@
+"""The ranks of a site's training: W processes that meet at a store, and then talk by collectives."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own pages name it so
+
+LOOPBACK = "127.0.0.1"
+TIMEOUT = 600.0  # seconds that a rank waits for the others in a collective
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those of its site.
+
+    Args:
+        rank: from 0; rank 0 leads: only what it answers counts.
+        world: W, how many there are.
+    """
+
+    rank: int
+    world: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def from_lead(self, values: Tensor) -> Tensor:
+        """Rank 0's values, in place."""
+        dist.broadcast(values, 0)
+        return values
+
+    def bytes_from_lead(self, values: bytes, device: torch.device) -> bytes:
+        """Rank 0's bytes, as many as each rank has."""
+        sent = torch.frombuffer(bytearray(values), dtype=torch.uint8).to(device)
+        return bytes(self.from_lead(sent).cpu().tolist())
+
+    def leave(self) -> None:
+        """Ends the talk, in good order: all ranks call it."""
+        dist.destroy_process_group()
+
+
+def open_store(world: int, timeout: float = TIMEOUT, host: str = LOOPBACK) -> TCPStore:
+    """The store of one generation of ranks, at rank 0, on a port that the system chose (`store.port`)."""
+    return TCPStore(host, 0, world, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+
+
+def join(
+    rank: int,
+    world: int,
+    port: int,
+    backend: str = "gloo",
+    *,
+    host: str = LOOPBACK,
+    timeout: float = TIMEOUT,
+    store: TCPStore | None = None,
+) -> Ranks:
+    """Joins the ranks of a site, and returns when all have come.
+
+    Args:
+        rank: of this process.
+        world: W.
+        port: of the store.
+        backend: gloo, or nccl where each rank has a GPU of its own.
+        host: of the store.
+        timeout: seconds that a collective may wait.
+        store: rank 0's own, from `open_store`.
+    """
+    within = timedelta(seconds=timeout)
+    if store is None:
+        store = TCPStore(host, port, world, is_master=False, timeout=within)
+    kinds = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"  # vectors come and go on the CPU
+    dist.init_process_group(kinds, store=store, rank=rank, world_size=world, timeout=within)
+    return Ranks(rank, world)
