@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--dim", type=float, nargs="+", default=[1e6], help="values of an update")
     parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0], help="share of the sites that are gone")
     parser.add_argument("--bits", type=int, default=32, choices=RINGS, help="of the ring")
-    parser.add_argument("--threads", type=int, help="in place of the number that is found to be fastest")
+    parser.add_argument("--threads", type=int, help="for masks, in place of two")
     parser.add_argument("--peer", choices=["flower"])
     args = parser.parse_args()
     start = time.perf_counter()

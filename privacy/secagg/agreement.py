@@ -1,6 +1,6 @@
 """What a site holds the server's terms against, and which keys count: checks before any secret is used."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hansa.errors import UserError
@@ -81,10 +81,26 @@ def agreed(data: bytes, site: str, roster: Roster, expected: Expected, past: Pas
     return terms
 
 
-def check_signed(claims: Sequence[Claim], roster: Roster, stream: Keystream, step: Step, reason: str) -> None:
+def check_signed(
+    claims: Sequence[Claim],
+    roster: Roster,
+    stream: Keystream,
+    step: Step,
+    reason: str,
+    use: Callable[[int], None] = lambda at: None,
+) -> None:
     """Raises Refused, with the site and a reason, unless all have signed what they are said to have.
 
-    A signature takes 0.1 ms to check, outside of Python's lock; so it is done in as many threads as masks are made in.
+    A signature takes 0.1 ms to check, outside of Python's lock; so it is done in as many threads as masks are made in,
+    and what holds the lock, an exchange of keys, goes on in one while another checks.
+
+    Args:
+        claims: in order; of the bad ones the first is named.
+        roster: has the sites' keys.
+        stream: says how many threads.
+        step: in which it is.
+        reason: of the refusal.
+        use: gets the place of each claim that is good, at once, in any thread; the others may be bad.
     """
     signers, good = {member.name: member.sign for member in roster.sites}, [False] * len(claims)
 
@@ -92,6 +108,8 @@ def check_signed(claims: Sequence[Claim], roster: Roster, stream: Keystream, ste
         for at in range(first, len(claims), stream.threads):
             site, signature, message = claims[at]
             good[at] = site in signers and keys.is_signed(signers[site], signature, message)
+            if good[at]:
+                use(at)
 
     stream.each(work)
     for (site, _, _), fine in zip(claims, good, strict=True):

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
+SIZES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 MOST_SITES = 1024  # of an attempt: the work of a site grows with their number, that of the server with its square
 
 
@@ -33,8 +34,7 @@ class Reader:
 
     def number(self, form: str) -> int:
         """An unsigned number: "B", "H", "I" or "Q" as in `struct`."""
-        (value,) = struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}")))
-        return int(value)
+        return int.from_bytes(self.take(SIZES[form]))
 
     def real(self) -> float:
         """A float64."""

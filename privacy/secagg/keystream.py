@@ -5,6 +5,7 @@ nonce i makes of zeros, so that whichever of OpenSSL's two is faster on this mac
 The loop goes over chunks outside and over keys inside, so that a chunk stays in the processor's cache.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 CHUNK = 1 << 18  # bytes of the stream
-PIECE = 4  # chunks that leave together
 ZEROS = memoryview(bytes(CHUNK))
 TAG = 16  # bytes that AES-GCM writes behind the stream
 
@@ -82,32 +82,28 @@ class Keystream:
     def add(self, words: Words, keys: Sequence[tuple[Key, int]]) -> None:
         """Adds (1) or subtracts (-1) the streams of some keys, in place."""
         fills, step = self._fills(keys), CHUNK // words.itemsize
+        threads = self.threads if len(words) > step else 1
 
         def work(first: int) -> None:
-            for start in range(first * step, len(words), self.threads * step):
+            for start in range(first * step, len(words), threads * step):
                 _add(words[start : start + step], start // step, fills)
 
-        self.each(work)
+        _each(work, threads)
 
     def pieces(self, words: Words, keys: Sequence[tuple[Key, int]], pack: Callable[[Words], P]) -> Iterator[P]:
-        """The same, packed, a piece at a time; the words stay as they are."""
+        """The same, packed, a chunk at a time; the words stay as they are."""
         fills, step = self._fills(keys), CHUNK // words.itemsize
 
         def piece(start: int) -> P:
-            copy = words[start : start + PIECE * step].copy()
-            for at in range(0, len(copy), step):
-                _add(copy[at : at + step], (start + at) // step, fills)
+            copy = words[start : start + step].copy()
+            _add(copy, start // step, fills)
             return pack(copy)
 
-        return _in_order(piece, range(0, len(words), PIECE * step), self.threads)
+        return _in_order(piece, range(0, len(words), step), self.threads)
 
     def each(self, work: Callable[[int], None]) -> None:
         """Does some work once in each thread, which gets its number."""
-        if self.threads == 1:
-            return work(0)
-        with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(work, range(self.threads)):
-                pass
+        _each(work, self.threads)
 
     def _fills(self, keys: Sequence[tuple[Key, int]]) -> list[tuple[Fill, int]]:
         return [(self.fill(key), sign) for key, sign in keys]
@@ -122,20 +118,31 @@ def scratch() -> memoryview:
 
 
 def fastest(clock: Callable[[], float]) -> Keystream:
-    """The fastest on this machine, tried for some milliseconds.
+    """The fastest back end on this machine, tried for some milliseconds; on two threads, if there are two cores.
+
+    Which number of threads is faster is not tried: that hangs on what else the machine does just then.
 
     Args:
         clock: tells seconds, e.g. `time.perf_counter`.
     """
     words, keys = np.zeros(4 * CHUNK, "<u4"), [(Key(bytes([number]) * 32), 1) for number in range(4)]
+    threads = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
     def seconds(stream: Keystream) -> float:
         start = clock()
         stream.add(words, keys)
         return clock() - start
 
-    candidates = [Keystream(back_end, threads) for back_end in BACK_ENDS for threads in (1, 2)]
-    return min(candidates, key=lambda stream: min(seconds(stream) for _ in range(3)))
+    best = min(BACK_ENDS, key=lambda back_end: min(seconds(Keystream(back_end)) for _ in range(3)))
+    return Keystream(best, threads)
+
+
+def _each(work: Callable[[int], None], threads: int) -> None:
+    if threads == 1:
+        return work(0)
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, range(threads)):
+            pass
 
 
 def _add(words: Words, number: int, fills: Sequence[tuple[Fill, int]]) -> None:

@@ -6,6 +6,7 @@ A site stands there by its number: its place in the terms' list of sites.
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from privacy.secagg import coding
@@ -76,7 +77,7 @@ class Advert(Message):
     held: tuple[Row, ...] = _rows(0)  # which of the terms' metric sums it has, by their place there
     signature: bytes = _bytes(64)
 
-    @property
+    @cached_property
     def core(self) -> bytes:
         """All but the signature."""
         return struct.pack(">H", self.site) + self.channel + self.mask + self.commitment + coding.rows(self.held)

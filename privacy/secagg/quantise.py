@@ -123,15 +123,11 @@ def _sums(terms: Terms, sums: Mapping[str, NDArray[np.int64]]) -> list[NDArray[n
 
 def _round(vector: NDArray[np.float32], part: Segment, weight: int, out: Words, stream: Keystream, coins: Key) -> int:
     """Rounds a part into its words. Returns how many values were clipped."""
-    scale, fill, clipped = factor(part, weight) * FIXED, stream.fill(coins), [0] * stream.threads
-
-    def work(first: int) -> None:
-        for start in range(first * STEP, part.size, stream.threads * STEP):
-            chunk = vector[start : start + STEP]
-            clipped[first] += round_chunk(chunk, start, part, scale, out[start : start + STEP], fill)
-
-    stream.each(work)
-    return sum(clipped)
+    scale, fill = factor(part, weight) * FIXED, stream.fill(coins)
+    return sum(
+        round_chunk(vector[start : start + STEP], start, part, scale, out[start : start + STEP], fill)
+        for start in range(0, part.size, STEP)
+    )
 
 
 def round_chunk(chunk: NDArray[np.float32], start: int, part: Segment, scale: float, out: Words, fill: Fill) -> int:

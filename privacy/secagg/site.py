@@ -124,18 +124,22 @@ class Site:
         """Takes the keys of all sites, its own among them, and shares its secrets among them."""
         with self._step("share", "receive"):
             others, held = self._checked(self._read_all("share", Advert, adverts)), self._held
-            held.session = session(self.terms.digest, others.values())
-            points, count = [number + 1 for number in others], self.terms.threshold
+            held.session = session(self.terms.digest, others)
+            points, count = [advert.site + 1 for advert in others], self.terms.threshold
             seeds = shamir.split(held.seed, count, points, self._random)
             secrets = shamir.split(held.mask_key, count, points, self._random)
-            own, sealed = (keys.loaded(held.channel_key), keys.loaded(held.mask_key)), []
-            for (number, advert), *shares in zip(others.items(), seeds, secrets, strict=True):
-                if number == self._me:
-                    held.seeds[number], held.keys[number] = shares
+            own, sealed = (keys.loaded(held.channel_key), keys.loaded(held.mask_key)), {}
+
+            def seal(at: int) -> None:
+                if (advert := others[at]).site == self._me:
+                    held.seeds[self._me], held.keys[self._me] = seeds[at], secrets[at]
                 else:
-                    sealed.append((number, self._sealed(own, advert, b"".join(shares))))
+                    sealed[advert.site] = self._sealed(own, advert, seeds[at] + secrets[at])
+
+            signed = [(self.terms.sites[a.site], a.signature, a.signed(self.terms.digest)) for a in others]
+            check_signed(signed, self.roster, self._stream, "share", UNSIGNED, seal)
             held.channel_key = held.mask_key = b""
-            return Shares(self._me, held.session, tuple(sealed)).to_bytes()
+            return Shares(self._me, held.session, tuple(sorted(sealed.items()))).to_bytes()
 
     def receive(self, delivery: bytes) -> None:
         """Takes the shares of the other sites that sent theirs."""
@@ -245,10 +249,8 @@ class Site:
             raise Refused(step, None, f"{len(all_data)} messages of {len(self.terms.sites)} sites")
         return [self._read(step, kind, data) for data in all_data]
 
-    def _checked(self, adverts: Sequence[Advert]) -> dict[int, Advert]:
-        """Everybody's keys in order, if all are good."""
-        signed = [(self.terms.sites[a.site], a.signature, a.signed(self.terms.digest)) for a in adverts]
-        check_signed(signed, self.roster, self._stream, "share", UNSIGNED)
+    def _checked(self, adverts: Sequence[Advert]) -> list[Advert]:
+        """Everybody's keys in order, if all are good; whether they are signed is not looked at."""
         found: dict[int, Advert] = {}
         taken: set[bytes] = set()
         for advert in sorted(adverts, key=lambda advert: advert.site):
@@ -261,7 +263,7 @@ class Site:
             raise Refused("share", self.name, "its own keys are not as it sent them")
         check_enough("share", found, self.terms)
         check_held("share", found.values(), self.terms)
-        return found
+        return list(found.values())
 
     def _sealed(self, own: tuple[X25519PrivateKey, X25519PrivateKey], advert: Advert, shares: bytes) -> bytes:
         """Two shares for another site, of which the keys for masks are made as well."""
