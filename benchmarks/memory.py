@@ -164,7 +164,7 @@ class Sampler(threading.Thread):
 
     def look(self) -> None:
         """Finds the processes by what they are and by the folder in their environment."""
-        programs = {"flwr-serverapp": "server", "flwr-clientapp": "site", "clients.worker": "child"}
+        programs = {"flwr-serverapp": "server", "flwr-clientapp": "site", "clients.workers.serve": "child"}
         for path in Path("/proc").iterdir():
             if path.name.isdigit() and path.name not in self.processes:
                 try:

@@ -1,8 +1,8 @@
 """A site's worker group, as the light process that holds the session sees it: W ranks that stay for the whole run.
 
-Each rank is a `clients.worker` process that waits for orders on a socket of its own, never in a collective. All get the
-same order, and rank 0's answer counts. When one dies, hangs, or fails where others may wait for it, all are ended, and
-a new generation does the work again, with a store of its own; it goes on at the last step that all ranks have kept.
+Each rank is a `clients.workers.serve` process that waits for orders on a socket of its own, never in a collective. All
+get the same order, and rank 0's answer counts. When one dies, hangs, or fails where others may wait for it, all are
+ended, and a new generation does the work again, with a store of its own; it goes on at the last step that all kept.
 """
 
 import hashlib

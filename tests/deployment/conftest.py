@@ -203,7 +203,7 @@ class Federation:
         assert self.state(run) in DONE, self.events(run)
 
     def processes(self, site: str, what: str = "flwr-clientapp") -> set[int]:
-        """The processes of a site that hold a session, or that train (`clients.worker`)."""
+        """The processes of a site that hold a session, or that train (`clients.workers.serve`)."""
         supervisor = told(self.consortium.site(site), "site")
         return {pid for pid in marked(supervisor["mark"]) if what in command_of(pid)} if supervisor else set()
 

@@ -89,7 +89,7 @@ def test_no_delivered_file_runs_in_the_process_that_holds_the_session(federation
     federation.stop("rogue")
     ran = {path.name: path.read_text() for path in marks.iterdir()}
     assert [name for name in ran if name.startswith("amber")] == []
-    assert [name for name in ran if name.startswith("beryl") and "clients.worker" not in ran[name]] == []
+    assert [name for name in ran if name.startswith("beryl") and "clients.workers.serve" not in ran[name]] == []
     assert [name for name in ran if name.startswith("beryl-task.py")], "the allowed app's task is run, for training"
 
 

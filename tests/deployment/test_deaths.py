@@ -19,9 +19,9 @@ def test_a_training_process_that_is_killed_does_its_plan_again(federation: "Fede
     app = federation.app("child", 'name = "scaffold"', rounds=5, pause=0.3)
     run = federation.start(app)
     federation.in_round(run, 3)
-    holder, (worker,) = federation.processes("coral"), federation.processes("coral", "clients.worker")
+    holder, (worker,) = federation.processes("coral"), federation.processes("coral", "clients.workers.serve")
     os.kill(worker, SIGKILL)
-    federation.until(lambda: federation.processes("coral", "clients.worker") - {worker}, "coral trains again")
+    federation.until(lambda: federation.processes("coral", "clients.workers.serve") - {worker}, "coral trains again")
     federation.until(lambda: len(federation.rounds(run)) >= 3, "round 3 is done")
     assert federation.processes("coral") == holder
     federation.finished(run)
