@@ -19,6 +19,7 @@ T = TypeVar("T")
 # kind (its entry-point group is hansa.<kind>) -> the package of its built-ins, and what one of them is called
 KINDS = {
     "datasets": ("simulations.datasets", "data set"),
+    "engines": ("simulations.engines", "engine"),
     "mechanisms": ("privacy.mechanisms", "mechanism"),
     "strategies": ("strategies", "strategy"),
 }
@@ -28,7 +29,7 @@ def choose(kind: str, name: str, base: type[T], folder: Path = Path()) -> type[T
     """The class of a kind that a name means.
 
     Args:
-        kind: "strategies", "mechanisms" or "datasets".
+        kind: one of KINDS.
         name: a built-in's file name, a name registered under `hansa.<kind>`, or `file.py:Class`.
         base: what the class must be a subclass of.
         folder: what the path in `file.py:Class` is relative to.

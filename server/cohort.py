@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -115,6 +116,11 @@ class Collector:
                 self.metrics.setdefault(name, {})[reply.site] = to_fixed(sums, len(self.asked))
             except Overflow as error:
                 self.warnings.append(f"{reply.site}: metric {name!r} is {error}; left out")
+
+    @property
+    def vectors(self) -> dict[str, npt.NDArray[Any]]:
+        """The running sums: whole numbers, so that those of other sites may be added to them in any order."""
+        return {name: total.total.numpy() for name, total in self.totals.items()}
 
     def aggregate(self, rule: Rule) -> Aggregate:
         """Means and sums over the sites that took part; a round that does not count says why."""

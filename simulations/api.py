@@ -16,12 +16,13 @@ from privacy.config import PrivacyTable
 from privacy.dp.config import DpTable
 from server.config import RoundsTable
 from server.events import Listener
-from simulations.config import Stragglers
+from simulations.config import EngineName
 from simulations.datasets.base import FederatedDataset
 from simulations.federation import Federation
 from simulations.history import History
 from simulations.partition import Partition
 from simulations.sources import sources
+from simulations.stragglers import Stragglers
 from strategies.base import Strategy
 from strategies.fedavg import FedAvg
 
@@ -34,6 +35,8 @@ class _Machine(Table):
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     device: Device
     threads: Annotated[int, Field(ge=1, le=1024)]
+    engine: EngineName
+    workers: Annotated[int, Field(ge=1, le=1024)] | None
 
 
 def simulate(
@@ -51,6 +54,8 @@ def simulate(
     seed: int = 0,
     device: str = "auto",
     threads: int = 1,
+    engine: str = "loop",
+    workers: int | None = None,
     runs: Path | str | None = None,
     run: str | None = None,
     resume: bool = False,
@@ -72,6 +77,8 @@ def simulate(
         seed: from which every draw is derived.
         device: "auto", "cpu", "cuda", "cuda:i" or "mps".
         threads: of torch; results repeat for the same number.
+        engine: what computes the sites, as in [simulation].
+        workers: sites that are computed at once; by default as many as there are cores.
         runs: the folder of runs, where the run is stored; by default nothing is kept but the History.
         run: the run's id there.
         resume: go on with that run, which was interrupted.
@@ -92,7 +99,8 @@ def simulate(
     guarded = dp if isinstance(dp, DpTable | None) else _checked(DpTable, dp, "[dp]")
     if guarded is not None and (problems := list(guarded.check({"rounds": table, "training": work}))):
         raise UserError(*problems)
-    on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)}, "simulate")
+    pace = {"engine": engine, "workers": _plain(workers)}
+    on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)} | pace, "simulate")
     dealt, found = sources(task, _plain(sites), dataset, partition, on.seed)
     federation = Federation(
         dealt,
@@ -106,6 +114,8 @@ def simulate(
         on.threads,
         privacy=hidden,
         dp=guarded,
+        engine=on.engine,
+        workers=on.workers,
     )
     if runs is None:
         return federation.try_out(listeners)

@@ -2,31 +2,37 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from clients.config import TrainingTable
 from clients.datatable import SOURCES, DataTable
+from hansa.choose import choose
 from hansa.tables import Device, Name, Table, named
 from simulations.datasets.base import FederatedDataset
+from simulations.engines.base import Engine
 from simulations.partition import PartitionTable
+from simulations.stragglers import Stragglers
 
 if TYPE_CHECKING:
     from hansa.config import Config
 
 
-class Stragglers(Table):
-    """[simulation] stragglers: sites that get through a part of their local work only, drawn anew each round."""
+def _engine(name: str) -> str:
+    """An engine's name, as it was found."""
+    choose("engines", name, Engine)
+    return name
 
-    fraction: Annotated[float, Field(ge=0, le=1)]  # of the sites asked
-    keep: bool = False  # their partial work counts; else they are dropped
+
+EngineName = Annotated[str, AfterValidator(_engine)]
 
 
 class SimulationTable(Table):
     """[simulation]: which sites there are, whence their data, how the simulation runs."""
 
-    engine: Literal["loop"] = "loop"  # one site after another
+    engine: EngineName = "loop"  # what computes the sites
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None  # that work at once; None: as many as there are cores
     sites: Annotated[int, Field(ge=1)] | Annotated[tuple[Name, ...], Field(min_length=1)] | None = Field(
         default=None, description='a number of sites, at least 1, or a list of names such as ["boston", "lyon"]'
     )  # where neither a dataset nor a partition tells

@@ -49,6 +49,8 @@ def federation_of(config: Config) -> Federation:
         head.name,
         config.table("privacy", PrivacyTable),
         config.get("dp"),
+        table.engine,
+        table.workers,
     )
 
 

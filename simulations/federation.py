@@ -1,16 +1,15 @@
 """A federation on this machine: its sites made, its run started or resumed, its results gathered."""
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from clients.config import TrainingTable
-from clients.memory import MemoryInRam, MemoryOnDisk
-from clients.site import SiteHalf
+from hansa.choose import choose
 from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
 from hansa.files import write_atomically
@@ -19,7 +18,7 @@ from hansa.records import Plan, Reply, ServerState
 from hansa.runfolder import MODEL, PRIVACY
 from hansa.seeds import key
 from hansa.tables import A_NAME, is_name
-from hansa.task import Site, Source, Task
+from hansa.task import Source, Task
 from hansa.workbench import Workbench
 from privacy.config import PrivacyTable
 from privacy.dp.config import DpTable
@@ -34,10 +33,11 @@ from server.score import scorer
 from server.securerules import secure_of
 from server.sitelevel import level_of
 from server.store import FILE, State, Store
-from simulations.config import Stragglers
-from simulations.engine import LoopEngine
+from simulations.engines.base import Engine
+from simulations.engines.setting import Setting, Sites
 from simulations.history import History
 from simulations.privacy import check_stragglers, statements
+from simulations.stragglers import Stragglers
 from strategies.base import Strategy
 
 
@@ -58,6 +58,8 @@ class Federation:
     name: str = "simulation"
     privacy: PrivacyTable = field(default_factory=PrivacyTable)
     dp: DpTable | None = None
+    engine: str = "loop"
+    workers: int | None = None  # that work at once; None: as many as there are cores for
 
     def hyper(self, round: int) -> dict[str, Any]:
         """The hyper-parameters of a round (from 1), as they go into its plan."""
@@ -116,9 +118,12 @@ class Federation:
         config, machine = self.text or self._as_json(), hardware(choose_device(self.device))
         if resumed_from is None:
             facts = {"seed": self.seed, "threads": self.threads}
-            store.create(run, name=self.name, config=config, engine="loop", hardware=machine, **facts)
+            store.create(run, name=self.name, config=config, engine=self.engine, hardware=machine, **facts)
             return
         was, now = store.entry(run), {"config": config, "seed": self.seed, "threads": self.threads}
+        if was["engine"] != self.engine:
+            mend = f'resume it with engine = "{was["engine"]}", or start a new run'
+            raise UserError(f'run {run!r}: engine "{self.engine}", and it was started with "{was["engine"]}"; {mend}')
         for fact, value in {**now, "hardware": machine}.items():
             if was[fact] != value:
                 mend = "resume it with the same file and --set, or start a new run"
@@ -147,13 +152,17 @@ class Simulation:
         watch: Callable[[Plan, Reply], None] | None = None,
     ) -> None:
         self.what, self.folder, self.listeners, self.watch = what, folder, listeners, watch
-        self.bench = Workbench(what.task, what.strategy.local, what.seed, choose_device(what.device))
+        device = choose_device(what.device)
+        self.bench = Workbench(what.task, what.strategy.local, what.seed, device)
         self.test: dict[str, Sums] = {}
-        self.halves = {name: self._half(name, source) for name, source in what.sources.items()}
+        memory = None if folder is None else folder / "memory"
+        bare = Setting(what.task, what.strategy, what.sources, what.seed, device, what.training.num_workers, memory)
+        self.halves = Sites(bare, self.bench)
         self.secure = secure_of(
             simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)
         )
         self.parts = what.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
+        self.setting = replace(bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure)
         seed = what.seed
         self.level = level_of(
             what.dp, what.rounds, len(self.halves), self.parts, self.secure, lambda round: key(seed, round, "dp")
@@ -166,12 +175,24 @@ class Simulation:
     def go(self, run: str, keeper: Keeper, start: tuple[ServerState, Progress] | None) -> Outcome:
         """Runs from a checkpoint, or from the task's initial model."""
         layout, strategy, what = self.bench.shared, self.what.strategy, self.what
-        engine = LoopEngine(self.halves, self.parts, layout, what.stragglers, self._site_report, self.secure)
         if start is None:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
         score = scorer(what.task, self.bench)
-        one = Run(run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self.level)
-        return one.go(*start)
+        with self.engine() as engine:
+            one = Run(run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self.level)
+            return one.go(*start)
+
+    def engine(self) -> Engine:
+        """The engine that the federation names.
+
+        Raises:
+            UserError: it cannot compute this.
+        """
+        what = self.what
+        kind = choose("engines", what.engine if self.watch is None else "loop", Engine)
+        if reason := kind.refuses(self.setting):
+            raise UserError(f'[simulation] engine: "{what.engine}" cannot compute this run: {reason}')
+        return kind(self.setting, self.halves, workers_of(what.workers, what.threads), self._site_report)
 
     def _statements(self) -> dict[str, Statement]:
         """What differential privacy promises, and whether it can: before anything is trained."""
@@ -198,17 +219,6 @@ class Simulation:
             self.bench.save(outcome.state.params, outcome.state.counters, self.folder / MODEL)
         return history
 
-    def _half(self, name: str, source: Source | None) -> SiteHalf:
-        what, memory = (
-            self.what,
-            MemoryInRam() if self.folder is None else MemoryOnDisk(self.folder / "memory" / as_file(name)),
-        )
-        site = Site(name, what.seed, source)
-        return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.training.num_workers, self._key)
-
-    def _key(self, plan: Plan, site: str) -> bytes:
-        return key(self.what.seed, plan.round, site, "dp")
-
     def _site_report(self, plan: Plan, reply: Reply) -> None:
         """A site's own numbers, which in deployment stay in the site's own report."""
         if self.watch is not None:
@@ -221,12 +231,13 @@ class Simulation:
                 self.tell(Scored(at, split, reply.site, values(sums)))  # type: ignore[arg-type]
 
 
+def workers_of(number: int | None, threads: int) -> int:
+    """How many work at once: as many as were asked for, or as the cores allow."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return number or max(1, cores // threads)
+
+
 def simulated(table: PrivacyTable) -> PrivacyTable:
     """[privacy] for a simulation, which goes without secure aggregation until it has been tuned."""
     untuned = table.secure == "auto" and table.clip is None
     return table.model_copy(update={"secure": False}) if untuned else table
-
-
-def as_file(site: str) -> str:
-    """A site's name as that of a folder: a value of a column may be any text, "../x" too."""
-    return quote(site, safe=" ").replace(".", "%2E") if site.startswith(".") else quote(site, safe=" ")

@@ -12,7 +12,7 @@ from privacy.dp.terms import DpTerms, mechanism_for
 from server.events import ALL
 from server.promise import of_sites
 from server.sitelevel import SiteLevel
-from simulations.config import Stragglers
+from simulations.stragglers import Stragglers
 
 Counted = Mapping[str, int | None]  # rows, and groups (see `SiteHalf.counted`)
 

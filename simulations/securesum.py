@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hansa.layout import Layout
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
@@ -63,6 +65,11 @@ class SecureCollector(Collector):
     def _sum(self, update: Update) -> None:
         self.words += update.words
         self.scalars += update.scalars
+
+    @property
+    def vectors(self) -> dict[str, npt.NDArray[Any]]:
+        """The running sums, in the ring."""
+        return {"words": self.words, "scalars": self.scalars}
 
     def aggregate(self, rule: Rule) -> Aggregate:
         """Means and sums over the sites that took part, from the whole numbers; nothing, if they are too few."""

@@ -22,10 +22,11 @@ from hansa.config import load
 from hansa.errors import UserError
 from hansa.tables import FederationTable
 from server.config import RoundsTable
-from simulations.config import SimulationTable, Stragglers
+from simulations.config import SimulationTable
 from simulations.datasets.base import FederatedDataset
 from simulations.datasets.synthetic import Synthetic
 from simulations.partition import Dirichlet
+from simulations.stragglers import Stragglers
 from strategies.base import Strategy
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
@@ -154,7 +155,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
         ["[strategy] Scaffold: not valid with Adam; it needs SGD; change [training] optimizer"],
     ),
     # [simulation]
-    ("[simulation]\nengine = 'lop'", ['[simulation] engine: must be "loop"; got "lop"; did you mean "loop"?']),
+    ("[simulation]\nengine = 'lop'", ['[simulation] engine: no engine "lop"; did you mean "loop"? (there are: *)']),
     ("[simulation]\nsites = 0", [f"[simulation] sites: must be {SITES}; got 0"]),
     ("[simulation]\nsites = 'boston'", [f'[simulation] sites: must be {SITES}; got "boston"']),
     ("[simulation]\nsites = []", [f"[simulation] sites: must be {SITES}; got []"]),

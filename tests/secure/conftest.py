@@ -24,7 +24,7 @@ from server.serving import Seat, Serving
 from server.store import FILE, Store
 from simulations.configured import federation_of
 from simulations.demo.consortium import Consortium
-from simulations.engine import LoopEngine
+from simulations.engines.siteloop import SiteLoop
 
 SITES = ("amber", "beryl", "coral", "dolomite")
 WAIT = 400.0  # seconds for what takes a few on an idle machine
@@ -163,11 +163,11 @@ class Federation:
     def simulated(self, app: Path, dropped: set[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Path:
         """The run's folder of the same federation, simulated, the same sites dropped."""
 
-        def answer(self: LoopEngine, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
+        def answer(self: SiteLoop, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
             gone = plan.kind == "train" and (plan.round, site) in dropped
-            return Refusal(site, "gone", late=True) if gone else self.halves[site].handle(plan)
+            return Refusal(site, "gone", late=True) if gone else self.sites[site].handle(plan)
 
-        monkeypatch.setattr(LoopEngine, "_answer", answer)
+        monkeypatch.setattr(SiteLoop, "_answer", answer)
         runs = self.folder / "simulated"
         federation_of(load(app / "federation.toml")).run(runs, app.name)
         return runs / app.name

@@ -9,7 +9,7 @@ from hansa.cli import FAILED, USER_ERROR, main
 from hansa.errors import UserError
 from hansa.task import Task
 from simulations.api import simulate
-from simulations.federation import as_file
+from simulations.engines.setting import as_file
 
 HEAD = '[federation]\nname = "x"\ntask = "task.py:T"\n[rounds]\nrounds = 2\n'
 ROWS = '[data]\ncsv = "rows.csv"\ntarget = "y"\n[simulation]\npartition = {name = "iid", sites = 2}\n'

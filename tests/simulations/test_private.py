@@ -22,7 +22,7 @@ from server.config import RoundsTable
 from server.events import Event as Told
 from server.events import RoundEnded
 from simulations.api import simulate
-from simulations.config import Stragglers
+from simulations.stragglers import Stragglers
 from strategies.ditto import Ditto
 from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold

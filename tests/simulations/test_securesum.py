@@ -32,7 +32,7 @@ from server.events import Event, Note
 from server.securesum import aggregate_of
 from simulations.api import simulate
 from simulations.datasets.breast_cancer import BreastCancer
-from simulations.engine import LoopEngine
+from simulations.engines.siteloop import SiteLoop
 from simulations.federation import Federation, Simulation
 from simulations.securesum import SecureCollector
 from strategies.fedavg import FedAvg
@@ -170,20 +170,14 @@ def test_who_starts_otherwise_than_the_others_gives_nothing() -> None:
     assert (one.void, one.examples, one.sites) == (None, 30, SITES)
 
 
-class Recording(LoopEngine):
-    """Keeps each round's plan and answers."""
+class Recording(SiteLoop):
+    """Keeps the answers of a round."""
 
-    rounds: list[tuple[Plan, list[Reply | Refusal], Aggregate]]
+    heard: list[Reply | Refusal]
 
-    def answers(self, plan: Plan, sites: Any) -> Iterator[Reply | Refusal]:
-        self.heard = list(super().answers(plan, sites))
+    def answers(self, plan: Plan, asked: Any, mine: Any) -> Iterator[Reply | Refusal]:
+        self.heard = list(super().answers(plan, asked, mine))
         yield from self.heard
-
-    def collect(self, rule: Rule) -> Aggregate:
-        assert self._asked is not None
-        result = super().collect(rule)
-        self.rounds = [*getattr(self, "rounds", []), (self._asked[0], self.heard, result)]
-        return result
 
 
 def rehearsed(secure: Secure, plan: Plan, replies: list[Reply], seed: int) -> Aggregate:
@@ -215,16 +209,15 @@ def test_a_simulation_s_sums_are_bit_for_bit_those_of_the_protocol(strategy: Any
     what = Federation(Normed(), strategy, sources, work, RoundsTable(rounds=2), privacy=table)
     simulation = Simulation(what, None, [])
     assert simulation.secure is not None
-    engine = Recording(simulation.halves, {}, simulation.bench.shared, secure=simulation.secure)
-    layout = simulation.bench.shared
+    loop, layout, asked = Recording(simulation.setting, simulation.halves), simulation.bench.shared, list(sources)
+    memory: Mapping[str, str] = {}
     state = strategy.start(*simulation.bench.start, layout.n_parameters)
     for number, kind in ((1, "train"), (2, "train"), (3, "evaluate")):
-        memory = engine.rounds[-1][2].memory if number == 2 else {}
         hyper = work.hyper(number)
         plan = Plan("run", 0, number, kind, "test", strategy.broadcast(state), hyper, memory)  # type: ignore[arg-type]
-        engine.ask(plan, engine.sites)
-        result = engine.collect(Rule(4))
-        replies = [one for one in engine.heard if isinstance(one, Reply)]
+        result = loop.work(plan, asked, asked).aggregate(Rule(4))
+        memory = result.memory if number == 1 else {}
+        replies = [one for one in loop.heard if isinstance(one, Reply)]
         wanted = rehearsed(simulation.secure, plan, replies, seed=number)
         assert len(replies) == 4
         assert result.void is None
@@ -292,22 +285,20 @@ def test_a_site_that_staged_nothing_starts_from_what_it_had_by_the_round_s_name(
     sources = {site: BreastCancer().source(site) for site in BreastCancer().sites()}
     table, work = PrivacyTable(clip=1.0), TrainingTable(epochs=1, batch_size=16, lr=0.05)
     what = Federation(Normed(), Scaffold(), sources, work, RoundsTable(rounds=3), privacy=table)
-    simulation = Simulation(what, tmp_path, [])
+    simulation, first = Simulation(what, tmp_path, []), next(iter(sources))
 
-    class Once(LoopEngine):
+    class Once(SiteLoop):
         def _answer(self, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
-            nothing = site == self.sites[0] and plan.round == 2
+            nothing = site == first and plan.round == 2
             return Refusal(site, "none", late=missed) if nothing else super()._answer(site, plan, part_of)
 
-    engine = Once(simulation.halves, {}, simulation.bench.shared, secure=simulation.secure)
-    first, layout = engine.sites[0], simulation.bench.shared
+    loop, layout = Once(simulation.setting, simulation.halves), simulation.bench.shared
     state = what.strategy.start(*simulation.bench.start, layout.n_parameters)
     memory: dict[str, str] = {}
     absent, store = [], simulation.halves[first].memory
     for number in (1, 2, 3):
         plan = Plan("run", 0, number, "train", "valid", what.strategy.broadcast(state), work.hyper(number), memory)
-        engine.ask(plan, engine.sites)
-        result = engine.collect(Rule(3))
+        result = loop.work(plan, list(sources), list(sources)).aggregate(Rule(3))
         assert result.void is None
         before, memory = memory.get(first), {**memory, **result.memory}
         absent += [line for line in result.warnings if "gave nothing" in line]

@@ -21,12 +21,12 @@ from hansa.task import Dataset, Site, Task
 from server.config import RoundsTable
 from server.events import Event, Note, RoundEnded, Scored
 from simulations.api import simulate
-from simulations.config import Stragglers
 from simulations.datasets.breast_cancer import BreastCancer
 from simulations.datasets.digits import Digits
-from simulations.engine import LoopEngine
+from simulations.engines.siteloop import SiteLoop
 from simulations.federation import Federation
 from simulations.partition import Dirichlet, Iid
+from simulations.stragglers import Stragglers
 from strategies.fedavg import FedAvg
 from strategies.scaffold import Scaffold
 
@@ -72,12 +72,12 @@ def test_sites_in_another_order_give_the_same_bits(strategy: Any) -> None:
 def test_results_that_arrive_in_another_order_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites work in their order and answer in the opposite one."""
     expected = federation(Dropping()).try_out().state.params
-    work = LoopEngine.answers
+    work = SiteLoop.answers
 
-    def backwards(engine: LoopEngine, plan: Plan, sites: Sequence[str]) -> Iterator[Reply | Refusal]:
-        yield from reversed(list(work(engine, plan, sites)))
+    def backwards(loop: SiteLoop, plan: Plan, asked: Sequence[str], mine: Sequence[str]) -> Iterator[Reply | Refusal]:
+        yield from reversed(list(work(loop, plan, asked, mine)))
 
-    monkeypatch.setattr(LoopEngine, "answers", backwards)
+    monkeypatch.setattr(SiteLoop, "answers", backwards)
     assert torch.equal(federation(Dropping()).try_out().state.params, expected)
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from hansa.task import Dataset, Site, Task
 from server.config import RoundsTable
 from simulations.api import simulate
-from simulations.config import Stragglers
 from simulations.datasets.synthetic import Synthetic
+from simulations.stragglers import Stragglers
 from strategies.base import Strategy
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx

@@ -1,0 +1,16 @@
+"""The plain loop: one site after another, in one process."""
+
+from collections.abc import Sequence
+
+from hansa.records import Plan
+from server.cohort import Collector
+from simulations.engines.base import Engine
+from simulations.engines.siteloop import SiteLoop
+
+
+class LoopEngine(Engine):
+    """The reference: what any other engine gives is held against it."""
+
+    def total(self, plan: Plan, asked: Sequence[str]) -> Collector:
+        """See Engine."""
+        return SiteLoop(self.setting, self.halves, self.report).work(plan, asked, asked)

@@ -1,0 +1,80 @@
+"""What is simulated, as each process that works on it sets it up for itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+
+from clients.memory import MemoryInRam, MemoryOnDisk
+from clients.site import SiteHalf
+from hansa.layout import Layout
+from hansa.records import Part, Plan
+from hansa.seeds import key
+from hansa.task import Site, Source, Task
+from hansa.workbench import Workbench
+from privacy.secure import Secure
+from server.cohort import Collector
+from simulations.securesum import SecureCollector
+from simulations.stragglers import Stragglers
+from strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is simulated."""
+
+    task: Task
+    strategy: Strategy
+    sources: Mapping[str, Source | None]  # site -> its data; None: the task finds them
+    seed: int
+    device: torch.device
+    loaders: int = 0  # processes that load rows, for each site that trains
+    memory: Path | None = None  # folder of the sites' memory; None: it ends with the process
+    stragglers: Stragglers | None = None
+    parts: Mapping[str, Part] = field(default_factory=dict)  # what the strategy uploads
+    secure: Secure | None = None  # how updates are summed; None: without secure aggregation
+
+    def bench(self) -> Workbench:
+        """A model to work on; it starts alike in every process."""
+        return Workbench(self.task, self.strategy.local, self.seed, self.device)
+
+    def collector(self, plan: Plan, asked: Sequence[str], layout: Layout) -> Collector:
+        """An empty sum of what the sites asked, or some of them, answer to a plan."""
+        if self.secure is None:
+            return Collector(plan, asked, self.parts, layout, len(self.sources))
+        return SecureCollector(plan, asked, self.secure, layout, len(self.sources))
+
+
+class Sites(Mapping[str, SiteHalf]):
+    """The sites, made when they are first asked for. They work on one bench, so one at a time."""
+
+    def __init__(self, setting: Setting, bench: Workbench) -> None:
+        self.setting, self.bench = setting, bench
+        self._made: dict[str, SiteHalf] = {}
+
+    def __getitem__(self, name: str) -> SiteHalf:
+        if name not in self._made:
+            self._made[name] = self._half(name, self.setting.sources[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.setting.sources)
+
+    def __len__(self) -> int:
+        return len(self.setting.sources)
+
+    def _half(self, name: str, source: Source | None) -> SiteHalf:
+        what = self.setting
+        memory = MemoryInRam() if what.memory is None else MemoryOnDisk(what.memory / as_file(name))
+        site = Site(name, what.seed, source)
+        return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.loaders, self._key)
+
+    def _key(self, plan: Plan, site: str) -> bytes:
+        return key(self.setting.seed, plan.round, site, "dp")
+
+
+def as_file(site: str) -> str:
+    """A site's name as that of a folder: a value of a column may be any text, "../x" too."""
+    return quote(site, safe=" ").replace(".", "%2E") if site.startswith(".") else quote(site, safe=" ")
