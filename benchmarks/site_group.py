@@ -19,6 +19,7 @@ from rich.table import Table
 
 from clients.config import TrainingTable
 from clients.sitefile import SiteTrainingTable
+from clients.workers.ground import Here
 from clients.workers.group import Group
 from hansa.wire.link_pb2 import Plan
 
@@ -99,7 +100,7 @@ class Bench:
         keys = f'procs = {self.procs}\ndevice = "cpu"\nthreads = 1\nparallel = {{ {degree} = {self.procs} }}\n'
         (self.site / "site.toml").write_text(f'[site]\nname = "one"\nserver = "127.0.0.1:1"\n[training]\n{keys}')
         table = SiteTrainingTable(procs=self.procs, device="cpu", threads=1, heartbeat=60)
-        return Group(self.app, self.site, "run", self.site / "log", self.spool, table, print)
+        return Group(self.app, self.site, "run", self.spool, table, print, Here(self.site / "log", table))
 
     def overhead(self, work: Callable[[], object]) -> float:
         """Seconds that something takes beyond the training that it brings about."""

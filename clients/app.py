@@ -29,6 +29,7 @@ from clients.secure import SecureHalf
 from clients.sitefolder import SiteFolder, open_site_folder
 from clients.spending import LEDGERS, Spending
 from clients.sumrules import Said, said_by
+from clients.workers.ground import Here
 from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.processes import only_one
@@ -154,12 +155,12 @@ def _participant(
         return Invitation(address, run, epoch, node, ready.layout, ready.strategy, token, ready.sums)
 
     def start() -> Group:
-        place = app_folder, folder.path, run, folder.path / "logs" / log, spool
-        return Group(*place, folder.file.training, say, secure)
+        return Group(app_folder, folder.path, run, spool, training, say, ground, secure)
 
     (folder.path / "logs").mkdir(exist_ok=True)
     spool = folder.path / "spool" / run
-    log = numbered("training.log", int(os.environ.get(NODE, 1)))
+    training = folder.file.training
+    ground = Here(folder.path / "logs" / numbered("training.log", int(os.environ.get(NODE, 1))), training)
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     half = SecureHalf(ground_of(folder, said, run, audit.append, say))

@@ -40,26 +40,28 @@ class Place:
     Args:
         folder: the site's.
         rank: from 0.
-        world: how many ranks there are.
+        world: how many ranks there are: fewer than site.toml says, where a machine of several is missing.
+        local: its number among those of its machine.
 
     Raises:
         UserError: site.toml cannot be used on this machine.
     """
 
-    def __init__(self, folder: Path, rank: int, world: int) -> None:
+    def __init__(self, folder: Path, rank: int, world: int, local: int) -> None:
         self.folder, self.rank, self.world = folder, rank, world
         self.file = load_site_file(folder / SITE_FILE)
         training = self.file.training
         if training.threads is not None:
             torch.set_num_threads(training.threads)
-        self.device = _device(training, rank)
+        self.device = _device(training, local)
         cuda = self.device.type == "cuda"
         if cuda and world > 1:
             torch.cuda.set_device(self.device)
         if training.backend == "nccl" and not cuda:
             raise UserError(f'site.toml [training]: backend = "nccl" on {self.device}; it needs CUDA, take "auto"')
         try:
-            training.degrees(world)
+            if (named := training.degrees(training.procs)) is not None:
+                named.over(world)
         except ValueError as error:
             raise UserError(f"site.toml [training]: {error}") from None
         self.parallel = world > 1 or not training.plain  # whether the model is spread, if only over one rank
@@ -173,11 +175,11 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _device(training: SiteTrainingTable, rank: int) -> torch.device:
+def _device(training: SiteTrainingTable, local: int) -> torch.device:
     """Of several ranks each has a GPU of its own, unless they are told otherwise."""
     if training.devices:
-        return choose_device(training.devices[rank])
+        return choose_device(training.devices[local])
     device = choose_device(training.device)
     if training.procs == 1:
         return device
-    return choose_device(f"cuda:{rank}") if device.type == "cuda" else torch.device("cpu")
+    return choose_device(f"cuda:{local}") if device.type == "cuda" else torch.device("cpu")

@@ -55,7 +55,7 @@ class ParallelBench(Workbench):
         self.device, self.ranks, self.keys, self.said = device, ranks, keys, ""
         if keys.precision == "float64":
             self.model.double()
-        self.degrees = keys.degrees(ranks.world) or self._choose()
+        self.degrees = self._choose() if keys.parallel is None else keys.parallel.over(ranks.world)
         check(self.model, self.degrees, keys)
         plan = plan_of(task, self.model, self.degrees.tp) if self.degrees.tp > 1 else {}
         if device.type == "cuda":

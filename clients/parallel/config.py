@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hansa.tables import Table
 
 Degree = Annotated[int, Field(ge=1)]
+LOOPBACK = "127.0.0.1"  # where ranks of one machine meet
 
 
 class Degrees(Table):
@@ -33,6 +34,17 @@ class Degrees(Table):
     def cuts(self) -> int:
         """Into how many parts a batch is cut."""
         return self.dp * self.shard
+
+    def over(self, procs: int) -> Self:
+        """The like over another number of processes; `tp` stays, since the layers are cut for it.
+
+        Raises:
+            ValueError: they cannot be shared out so.
+        """
+        if procs % self.tp:
+            raise ValueError(f"tp = {self.tp} cannot be kept over {procs} processes")
+        degree = "shard" if self.shard > 1 or self.tp > 1 else "dp"
+        return type(self)(**{"tp": self.tp, degree: procs // self.tp})
 
     @property
     def whole(self) -> bool:

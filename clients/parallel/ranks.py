@@ -1,5 +1,7 @@
 """The ranks of a site's training: W processes that meet at a store, and then talk by collectives."""
 
+import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -8,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own pages name it so
 
-LOOPBACK = "127.0.0.1"
+from clients.parallel.config import LOOPBACK
+
 TIMEOUT = 600.0  # seconds that a rank waits for the others in a collective
 
 
@@ -56,8 +59,22 @@ class Ranks:
 
 
 def open_store(world: int, timeout: float = TIMEOUT, host: str = LOOPBACK) -> TCPStore:
-    """The store of one generation of ranks, at rank 0, on a port that the system chose (`store.port`)."""
-    return TCPStore(host, 0, world, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+    """The store of one generation of ranks, at rank 0, on a port that the system chose (`store.port`).
+
+    It asks nobody who they are. So it listens at this address only: left to itself, it would at all of the machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, backlog=max(128, world)) as end:
+        port, within = end.getsockname()[1], timedelta(seconds=timeout)
+        return TCPStore(
+            host,
+            port,
+            world,
+            is_master=True,
+            timeout=within,
+            wait_for_workers=False,
+            master_listen_fd=os.dup(end.fileno()),
+        )
 
 
 def join(

@@ -7,7 +7,6 @@ ended, and a new generation does the work again, with a store of its own; it goe
 
 import hashlib
 import math
-import os
 import secrets
 import shutil
 import threading
@@ -21,7 +20,8 @@ from typing import Any, TypeVar
 from clients.child import ChildDied, ChildFailed, Ready
 from clients.failures import Failure
 from clients.sitefile import SiteTrainingTable
-from clients.workers.rank import Answer, Event, Rank
+from clients.workers.ground import Ground, Rank
+from clients.workers.rank import Answer, Event
 from hansa.records import Part
 from hansa.wire.link_pb2 import Plan, Result
 
@@ -49,10 +49,10 @@ class Group:
         app: the folder of the admitted app.
         site: the site's folder.
         run: the run's id.
-        log: the file that gets what the ranks write.
         spool: the run's folder, where ranks keep where they are.
-        training: how many ranks, on what, and for how long they may be silent.
+        training: for how long ranks may be silent, how often they are started, what they keep.
         say: writes a line to the site's log.
+        ground: where ranks are started.
         sums: whether rank 0 is to find out which metric sums the site can give.
 
     Raises:
@@ -64,14 +64,14 @@ class Group:
         app: Path,
         site: Path,
         run: str,
-        log: Path,
         spool: Path,
         training: SiteTrainingTable,
         say: Callable[[str], None],
+        ground: Ground,
         sums: bool = False,
     ) -> None:
         self._first = {"app": str(app), "site": str(site), "run": run, "sums": sums, "limit": training.heartbeat}
-        self._log, self._steps, self._training, self._say = log, spool / STEPS, training, say
+        self._site, self._steps, self._training, self._say, self._ground = site, spool / STEPS, training, say, ground
         self._fate = threading.Lock()  # of the ranks: `kill` may come from another thread
         self._ranks: list[Rank] = []
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -94,10 +94,11 @@ class Group:
             ChildFailed: it takes no part, or died again and again.
         """
         frame = plan.SerializeToString(deterministic=True)
-        order = {"files": {name: str(path) for name, path in files.items()}, "upload": str(upload)}
+        order = {"files": {name: self._named(path) for name, path in files.items()}, "upload": self._named(upload)}
 
         def once() -> Result:
-            if not (self._whole and all(rank.alive for rank in self._ranks)):
+            whole = self._whole and all(rank.alive for rank in self._ranks)
+            if not whole or self._ground.more(len(self._ranks)):
                 self._started()
             upload.unlink(missing_ok=True)
             # Noise is never drawn twice from one key: what died may have begun to use it.
@@ -111,8 +112,8 @@ class Group:
 
     @property
     def pids(self) -> list[int]:
-        """The ranks' processes."""
-        return [rank.process.pid for rank in self._ranks]
+        """The ranks' processes, each on its machine."""
+        return [rank.pid for rank in self._ranks]
 
     @property
     def dead(self) -> bool:
@@ -154,36 +155,29 @@ class Group:
         self._spawn()
         deadline = time.monotonic() + self._training.start_timeout
         head, others = self._ranks[0], self._ranks[1:]
-        hello = {**self._first, "world": len(self._ranks)}
-        head.tell({**hello, "rank": 0})
+        hello = {**self._first, "world": len(self._ranks), "host": head.host}
+        head.tell({**hello, "rank": 0, "local": head.local})
         if others:  # rank 0 opens the store, on a port that its system chooses
             port, _ = self._answers([head], {}, deadline)[0]
             self._check({0: (port, b"")})
             for rank in others:
-                rank.tell({**hello, "rank": rank.number, **port})
+                rank.tell({**hello, "rank": rank.number, "local": rank.local, **port})
         answers = self._answers(self._ranks, {}, deadline)
         self._check(answers)
         self._whole = True
         return answers[0][0]
 
     def _spawn(self) -> None:
-        env, limit = self._env(), self._training.heartbeat
+        world = self._ground.gather(lambda: self._killed)
         with self._fate:
             if self._killed:
                 raise ChildDied
             self.generation, self._events = self.generation + 1, SimpleQueue()
             try:
-                for number in range(self._training.procs):
-                    self._ranks.append(Rank(number, self._log, env, limit, self._events))
+                for number in range(world):
+                    self._ranks.append(self._ground.start(number, self._events.put))
             except OSError as error:  # no memory, or no process, to be had
                 raise Lost(Failure.DIED, f"rank {number} cannot be started: {error.strerror}") from error
-
-    def _env(self) -> dict[str, str]:
-        """Ranks share the machine's cores: libraries must know before they are imported."""
-        training = self._training
-        share = max(1, len(os.sched_getaffinity(0)) // training.procs)
-        quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # DDP's remarks on our choices
-        return quiet if training.procs == 1 else {**quiet, "OMP_NUM_THREADS": str(training.threads or share)}
 
     def _asked(self, order: Mapping[str, Any], frame: bytes) -> bytes:
         """Gives all ranks an order; what rank 0 answers."""
@@ -234,8 +228,8 @@ class Group:
             if not rank.alive:
                 raise Lost(Failure.DIED, f"rank {rank.number} has died")
             if late > LOOK:
-                rank.pulse.excused(late)
-            if rank.pulse.stopped:
+                rank.excused(late)
+            if rank.hangs:
                 raise Lost(Failure.DIED, f"rank {rank.number} hangs: silent for {self._training.heartbeat:g} s")
 
     def _check(self, answers: Mapping[int, Answer]) -> None:
@@ -258,13 +252,17 @@ class Group:
         """Where the ranks keep how far they are with a plan; what is there of another is removed."""
         if not self._training.checkpoint_interval:
             return {"steps": None}
-        name = hashlib.sha256(frame).hexdigest()
+        name = hashlib.sha256(b"%d " % len(self._ranks) + frame).hexdigest()  # each rank's part is one of so many
         self._steps.mkdir(mode=0o700, parents=True, exist_ok=True)
         for other in self._steps.iterdir():
             if other.name != name:
                 shutil.rmtree(other)
         (folder := self._steps / name).mkdir(mode=0o700, exist_ok=True)
-        return {"steps": str(folder)}
+        return {"steps": self._named(folder)}
+
+    def _named(self, path: Path) -> str:
+        """A path as ranks are told it: from the site's folder on, which another machine may have elsewhere."""
+        return str(path.relative_to(self._site) if path.is_relative_to(self._site) else path)
 
     def _end(self) -> None:
         """Ends all ranks, whatever they do."""

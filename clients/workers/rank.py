@@ -7,10 +7,9 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from clients.pipe import Pipe
@@ -19,23 +18,26 @@ from hansa.processes import die_with_parent
 
 Answer = tuple[dict[str, Any], bytes]
 Event = tuple[int, Answer | None]  # of which rank; None: it is gone
+Hear = Callable[[Event], None]  # from any thread
 
 
-class Rank:
+class LocalRank:
     """A training process. It dies with the thread that makes this object.
 
     Args:
         number: from 0.
+        local: its number among those of this machine.
+        host: this machine's address, for the others of the group.
         log: the file that gets what the process writes.
         env: variables of its own, beside ours.
         limit: seconds of silence after which it counts as hung.
-        events: gets what it says, signs of life left out.
+        hear: gets what it says, signs of life left out.
     """
 
     def __init__(
-        self, number: int, log: Path, env: Mapping[str, str], limit: float, events: "SimpleQueue[Event]"
+        self, number: int, local: int, host: str, log: Path, env: Mapping[str, str], limit: float, hear: Hear
     ) -> None:
-        self.number, self._events = number, events
+        self.number, self.local, self.host, self._hear = number, local, host, hear
         self._fate = threading.Lock()  # of the process's end
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
@@ -50,7 +52,7 @@ class Rank:
             )
         # One that hangs reads nothing: what we send it must not hang us.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(limit)), 0))
-        self.pulse = Pulse(self.process.pid, limit)
+        self._pulse = Pulse(self.process.pid, limit)
         self._socket, self._pipe = ours, Pipe(ours)
         self._ear = threading.Thread(target=self._listen, name=f"rank {number}", daemon=True)
         self._ear.start()
@@ -61,6 +63,20 @@ class Rank:
         how = os.WEXITED | os.WNOHANG | os.WNOWAIT  # until it is buried, its process group has its id for a name
         with self._fate:
             return self.process.returncode is None and os.waitid(os.P_PID, self.process.pid, how) is None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it is silent, and does not compute either; to be asked often."""
+        return self._pulse.stopped
+
+    def excused(self, seconds: float) -> None:
+        """This process was held up for so long, and heard nothing."""
+        self._pulse.excused(seconds)
 
     def tell(self, order: Mapping[str, Any], frame: bytes = b"") -> None:
         """Gives an order; one that is gone, or takes nothing, is found by its silence."""
@@ -89,9 +105,9 @@ class Rank:
             except OSError:
                 answer = None
             if answer is not None and "beat" in answer[0]:
-                self.pulse.felt()
+                self._pulse.felt()
                 continue
-            self._events.put((self.number, answer))
+            self._hear((self.number, answer))
             if answer is None:
                 return
 

@@ -39,21 +39,22 @@ def begin(said: Mapping[str, Any], voice: Voice) -> Worker:
         said: the first order.
         voice: tells the supervisor where rank 0 has opened the store.
     """
-    place, ranks = Place(Path(said["site"]), said["rank"], said["world"]), None
+    place, ranks = Place(Path(said["site"]), said["rank"], said["world"], said["local"]), None
     if place.parallel:
-        store = None if place.rank else open_store(place.world)
+        store = None if place.rank else open_store(place.world, host=said["host"])
         if store is not None and place.world > 1:
             voice.say({"port": store.port})
         port = said["port"] if store is None else store.port
-        ranks = join(place.rank, place.world, port, place.backend, timeout=COLLECTIVE, store=store)
+        ranks = join(place.rank, place.world, port, place.backend, host=said["host"], timeout=COLLECTIVE, store=store)
     return Worker(Path(said["app"]), place, said["run"], ranks)
 
 
 def work(worker: Worker, said: Mapping[str, Any], frame: bytes) -> Result | Failure | None:
     """Does a plan."""
-    files = {name: Path(path) for name, path in said["files"].items()}
-    steps = None if said["steps"] is None else Path(said["steps"])
-    return worker.handle(Plan.FromString(frame), files, Path(said["upload"]), bytes.fromhex(said["key"]), steps)
+    files = {name: worker.folder / path for name, path in said["files"].items()}
+    steps = None if said["steps"] is None else worker.folder / said["steps"]
+    upload, key = worker.folder / said["upload"], bytes.fromhex(said["key"])
+    return worker.handle(Plan.FromString(frame), files, upload, key, steps)
 
 
 def main() -> None:

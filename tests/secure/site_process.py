@@ -23,6 +23,7 @@ from clients.secure import SecureHalf
 from clients.sitefolder import open_site_folder
 from clients.spending import LEDGERS, Spending
 from clients.sumrules import said_by
+from clients.workers.ground import Here
 from clients.workers.group import Group
 from hansa.records import Part
 from hansa.startup import CA, TLS_CERTIFICATE, TLS_KEY
@@ -88,7 +89,9 @@ def main() -> None:
 
     def start() -> Group:
         (home / "logs").mkdir(exist_ok=True)
-        return Group(app, home, run, home / "logs" / "training.log", spool, folder.file.training, ground.say, secure)
+        training = folder.file.training
+        place = Here(home / "logs" / "training.log", training)
+        return Group(app, home, run, spool, training, ground.say, place, secure)
 
     identity = Identity(home / CA, home / TLS_CERTIFICATE, home / TLS_KEY)
     bounds, spool = folder.file.bounds, home / "spool" / run

@@ -72,3 +72,24 @@ def test_auto_shards_what_does_not_fit() -> None:
 def test_reading_the_keys_imports_no_torch() -> None:
     start = "import sys, clients.sitefile; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("degrees", "procs", "found"),
+    [
+        (Degrees(dp=4), 3, Degrees(dp=3)),
+        (Degrees(shard=4), 2, Degrees(shard=2)),
+        (Degrees(shard=2, tp=2), 2, Degrees(tp=2)),
+        (Degrees(tp=2), 4, Degrees(shard=2, tp=2)),
+    ],
+)
+def test_degrees_go_over_fewer_processes_and_keep_how_layers_are_cut(
+    degrees: Degrees, procs: int, found: Degrees
+) -> None:
+    assert degrees.over(procs) == found
+    assert degrees.over(degrees.procs) == degrees
+
+
+def test_layers_cut_in_two_need_an_even_number_of_processes() -> None:
+    with pytest.raises(ValueError, match="tp = 2 cannot be kept over 3 processes"):
+        Degrees(shard=2, tp=2).over(3)

@@ -12,6 +12,7 @@ import torch
 
 from clients.config import TrainingTable
 from clients.sitefile import SiteTrainingTable
+from clients.workers.ground import Here
 from clients.workers.group import STEPS, Group
 from hansa.codec import plan_vectors, to_plan
 from hansa.records import Broadcast, Plan
@@ -40,7 +41,8 @@ class Site:
         lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
         text = '[site]\nname = "one"\nserver = "127.0.0.1:1"\n[training]\n' + "\n".join(lines)
         (self.folder / "site.toml").write_text(text)
-        return Group(APP, self.folder, "run", self.folder / "training.log", self.spool, table, self.said.append)
+        ground = Here(self.folder / "training.log", table)
+        return Group(APP, self.folder, "run", self.spool, table, self.said.append, ground)
 
     def plan(self, round: int = 1, **changed: Any) -> wire.Plan:
         params = 0.1 * torch.randn(SIZE, generator=torch.Generator().manual_seed(round))
