@@ -3,10 +3,10 @@
 One process by itself, then each of W that shard the model (FSDP2), on the CPU. Two figures a process, in MiB:
 
     state   its parameters, gradients and moments
-    peak    anonymous memory at its peak, above what it had before the model: activations, the layer that is whole just
-            now, and at rank 0 the one copy of the vector that goes out count too; what is mapped from files does not
+    peak    anonymous memory at its peak, above what it had before the model: activations, and the layer that is whole
+            just now count too; what is mapped from files does not: the vector that came, and the update
 
-The bar: the state of the fullest rank at W = 4 is at most .27 of one process's.
+The bar: either figure of the fullest rank at W = 4 is at most .27 of one process's.
 """
 
 import argparse
@@ -116,6 +116,7 @@ def train(rank: int, world: int, port: int, vector: Path) -> dict[str, Any]:
         model = bench.load(anchor, layout.read_counters(bench.model), {})
         began = time.perf_counter()
         if isinstance(bench, ParallelBench):
+            bench.draft_in(vector.with_name("draft"))
             run = ParallelTrainer.of(trainer, bench).fit(model, ParallelBatches(*where, bench.share))
         else:
             run = trainer.fit(model, Batches(*where))

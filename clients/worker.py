@@ -112,6 +112,9 @@ class Worker:
         half = self._half(plan.seed)
         half.key = lambda plan, site: key
         half.progress = None if steps is None else self._progress(steps)
+        bench = self.bench if isinstance(self.bench, ParallelBench) else None
+        if bench is not None:
+            bench.draft_in(upload.with_name("draft"))
         answer = half.handle(plan)
         if isinstance(answer, Refusal):
             return Failure.SITS_OUT
@@ -123,7 +126,7 @@ class Worker:
         answer = released(plan, answer, _say)
         parts = self.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
         result = to_result(answer, frame.id, plan.round)
-        put_upload(answer, parts, result, upload)
+        put_upload(answer, parts, result, upload, draft=None if bench is None else bench.draft)
         return result
 
     def ready(self, sums: bool) -> dict[str, Any]:

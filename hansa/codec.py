@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hansa.draft import Draft
 from hansa.errors import UserError
 from hansa.files import write_all
 from hansa.records import Broadcast, Part, Plan, Refusal, Reply, Upload, Vectors
@@ -137,7 +138,14 @@ def upload_numbers(plan: Plan, parts: Mapping[str, Part], n_counters: int) -> tu
     return (sum(part.size for part in parts.values()), n_counters) if plan.kind == "train" else (0, 0)
 
 
-def put_upload(reply: Reply, parts: Mapping[str, Part], frame: wire.Result, path: Path, inline: int = INLINE) -> None:
+def put_upload(
+    reply: Reply,
+    parts: Mapping[str, Part],
+    frame: wire.Result,
+    path: Path,
+    inline: int = INLINE,
+    draft: Draft | None = None,
+) -> None:
     """Puts a train plan's upload into the reply's frame if it is small, else into a file; neither if there is none.
 
     Args:
@@ -146,6 +154,7 @@ def put_upload(reply: Reply, parts: Mapping[str, Part], frame: wire.Result, path
         frame: of the reply.
         path: of the file.
         inline: bytes up to which it is small.
+        draft: becomes that file if the upload begins with it; it must not be used afterwards.
 
     Raises:
         UserError: the strategy's `finish` gave other parts than it declares.
@@ -157,7 +166,11 @@ def put_upload(reply: Reply, parts: Mapping[str, Part], frame: wire.Result, path
     if size <= inline:
         frame.upload.size, frame.upload.data = size, b"".join(pieces)
         return
-    with open(path, "wb", buffering=0) as file:
+    path.unlink(missing_ok=True)
+    if draft is not None and draft.is_all_of(reply.upload[next(iter(parts))]):
+        draft.path.replace(path)
+        del pieces[0]
+    with open(path, "ab", buffering=0) as file:
         for piece in pieces:
             write_all(file.fileno(), piece)
 

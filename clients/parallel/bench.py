@@ -3,6 +3,8 @@
 import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from warnings import catch_warnings
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from clients.parallel.plan import plan_of
 from clients.parallel.ranks import Ranks
 from clients.parallel.slicer import Share
 from clients.parallel.wrap import check, mesh_of, settle, wrapped
+from hansa.draft import Draft
 from hansa.errors import UserError
 from hansa.layout import Layout
 from hansa.records import Vectors
@@ -66,6 +69,8 @@ class ParallelBench(Workbench):
         self._first = (self.shared.read(self.model), self.shared.read_counters(self.model)) if kept else None
         self.call = wrapped(self.model, self.degrees, keys, self.mesh, plan, device)
         self.ddp: tuple[frozenset[str], DistributedDataParallel] | None = None
+        self.file: Path | None = None
+        self.draft: Draft | None = None
 
     @property
     def share(self) -> Share:
@@ -105,6 +110,31 @@ class ParallelBench(Workbench):
         vector = torch.empty(self.shared.size) if vector is None else vector
         return self.ranks.from_lead(vector.to(self.device)).cpu()
 
+    def draft_in(self, file: Path) -> None:
+        """Names a file for the next update: ranks of one machine write what they hold straight into it."""
+        self.file, self.draft = file if self.shared.size else None, None
+
+    def update(self, anchor: Tensor) -> Tensor:
+        """The shared floats [P] less an anchor [P] at rank 0, `draft` if it was drafted; zeros at the others."""
+        settle(self.call)
+        if (draft := self._drafted()) is not None:
+            shards.subtract(self.model, self.shared, anchor, draft.vector)
+            self.ranks.wait()
+            self.draft = draft if self.ranks.leads else None
+            vector = None if self.draft is None else draft.vector
+        elif (vector := self.read()) is not None:
+            vector.sub_(anchor)
+        return torch.zeros(1).expand(self.shared.size) if vector is None else vector
+
+    def _drafted(self) -> Draft | None:
+        """The file for the update, if one is named and all ranks find it: another machine's may not."""
+        if (file := self.file) is None:
+            return None
+        self.file = None
+        made = Draft.make(file, self.shared.size) if self.ranks.leads else None
+        self.ranks.wait()
+        return (made or Draft.open(file, self.shared.size)) if self.ranks.alike(Draft.mark(file)) else None
+
     def keep_local(self, memory: Vectors) -> Vectors:
         """See Workbench; the others' is without."""
         if not (self.local.size or self.local.n_counters):
@@ -119,17 +149,16 @@ class ParallelBench(Workbench):
         names = frozenset(moving)
         if self.ddp is None or self.ddp[0] != names:
             self.ddp = None  # its buckets are of the gradients' size: first away with the old ones
-            self.ddp = (
-                names,
-                DistributedDataParallel(
+            with catch_warnings(action="ignore", category=FutureWarning):  # broadcast_buffers: torch >= 2.13 renames it
+                path = DistributedDataParallel(
                     self.call,
                     process_group=self.rows.get_group(),
                     init_sync=False,
                     broadcast_buffers=False,
                     gradient_as_bucket_view=True,
                     find_unused_parameters=True,  # one without a gradient has none afterwards, as in one process
-                ),
-            )
+                )
+            self.ddp = names, path
         return self.ddp[1]
 
     def within(self, path: nn.Module, last: bool) -> AbstractContextManager[None]:

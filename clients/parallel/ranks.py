@@ -39,6 +39,17 @@ class Ranks:
         sent = torch.frombuffer(bytearray(values), dtype=torch.uint8).to(device)
         return bytes(self.from_lead(sent).cpu().tolist())
 
+    def wait(self) -> None:
+        """Returns when all ranks have come here."""
+        dist.all_reduce(torch.zeros(1))
+
+    def alike(self, mine: bytes) -> bool:
+        """Whether all ranks have the same bytes, as many of them; all of them ask."""
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        found = torch.tensor(int(torch.equal(self.from_lead(sent.clone()), sent)))
+        dist.all_reduce(found, dist.ReduceOp.MIN)
+        return bool(found)
+
     def leave(self) -> None:
         """Ends the talk, in good order: all ranks call it."""
         dist.destroy_process_group()

@@ -67,6 +67,25 @@ def read(model: nn.Module, layout: Layout, out: Tensor | None) -> None:
                 into.copy_(got)
 
 
+@torch.no_grad()
+def subtract(model: nn.Module, layout: Layout, anchor: Tensor, out: Tensor) -> None:
+    """Fills memory [P] that all ranks share with the model less an anchor [P]: each float is written by one rank.
+
+    Of a tensor that several ranks hold alike, the first of them writes it, or each its share where all of them do.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    first, end = layout.size * rank // world, layout.size * (rank + 1) // world
+    for entry, tensor in _floats(model, layout):
+        mine = local(tensor).to("cpu", torch.float32)
+        if not isinstance(tensor, DTensor):
+            here = slice(max(first, entry.offset), min(end, entry.offset + entry.size))
+            if here.start < here.stop:
+                of = slice(here.start - entry.offset, here.stop - entry.offset)
+                torch.sub(mine.reshape(-1)[of], anchor[here], out=out[here])
+        elif rank in (_senders(tensor) or ()):
+            torch.sub(mine, part(entry.of(anchor), tensor), out=part(entry.of(out), tensor))
+
+
 def share(entry: Entry, vector: Tensor, like: Tensor) -> Tensor:
     """This rank's part of an entry's part of a vector, beside the tensor that it belongs to."""
     return part(entry.of(vector), like).to(local(like).device)

@@ -151,8 +151,7 @@ class ParallelTrainer(Trainer):
         """The update, [P]; a strategy with local work of its own may want it at each rank."""
         if type(self.strategy).local_update is not Strategy.local_update:
             return self.bench.everywhere().sub_(self.anchor)
-        vector = self.bench.read()
-        return torch.zeros(1).expand(self.layout.size) if vector is None else vector.sub_(self.anchor)
+        return self.bench.update(self.anchor)
 
 
 class _ParallelSteps(Steps):

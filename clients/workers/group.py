@@ -182,7 +182,8 @@ class Group:
         """Ranks share the machine's cores: libraries must know before they are imported."""
         training = self._training
         share = max(1, len(os.sched_getaffinity(0)) // training.procs)
-        return {} if training.procs == 1 else {"OMP_NUM_THREADS": str(training.threads or share)}
+        quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # DDP's remarks on our choices
+        return quiet if training.procs == 1 else {**quiet, "OMP_NUM_THREADS": str(training.threads or share)}
 
     def _asked(self, order: Mapping[str, Any], frame: bytes) -> bytes:
         """Gives all ranks an order; what rank 0 answers."""

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from hansa import codec
+from hansa.draft import Draft
 from hansa.errors import UserError
 from hansa.records import Broadcast, Part, Plan, Refusal, Reply
 from hansa.wire import link_pb2 as wire
@@ -127,6 +128,22 @@ def test_reply_comes_as_it_went_whatever_order_its_parts_had(
         assert all(same(came.upload[name], reply.upload[name]) for name in parts)
         assert came.sums.keys() == reply.sums.keys()
         assert all(same(came.sums[name], reply.sums[name]) for name in reply.sums)
+
+
+@pytest.mark.parametrize("parts", [["delta"], ["delta", "control"], ["control", "delta"], ["start"]])
+def test_an_upload_that_begins_with_a_draft_is_not_written_again(tmp_path: Path, parts: list[str]) -> None:
+    """The file is the draft itself if the draft is all of the first part; whatever it is, its bytes are the same."""
+    draft, values = Draft.make(tmp_path / "draft", 6), torch.arange(6.0)
+    draft.vector.copy_(values)
+    inode, counters = draft.path.stat().st_ino, torch.tensor([7])
+    vectors = {"delta": draft.vector, "control": torch.ones(2), "start": draft.vector[:4]}
+    upload = {name: vectors[name] for name in parts}
+    expected = b"".join(bytes(codec.view(one.clone())) for one in (*upload.values(), counters))
+    reply, file = Reply("a", 1, upload, counters), tmp_path / "upload"
+    declared = {name: Part(len(one), "examples") for name, one in upload.items()}
+    codec.put_upload(reply, declared, wire.Result(), file, inline=-1, draft=draft)
+    assert file.read_bytes() == expected
+    assert (file.stat().st_ino == inode) == (parts[0] == "delta")
 
 
 def test_an_evaluation_has_no_upload(tmp_path: Path) -> None:

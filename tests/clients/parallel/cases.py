@@ -237,6 +237,26 @@ def round_trip(ranks: Ranks, *, task: str, keys: dict[str, Any], dtype: str) -> 
     return {"same": same, "held": held / bench.shared.n_parameters}
 
 
+def drafted(ranks: Ranks, *, task: str, keys: dict[str, Any], file: str) -> Any:
+    """Whether the update that all ranks write into a file is, bit for bit, the one that is put together at rank 0.
+
+    Also where ranks look for it in a folder each, as on different machines.
+    """
+    bench = ParallelBench(TASKS[task][0](), (), 0, CPU, ranks, ParallelKeys(**keys))
+    vectors = torch.randn(2, bench.shared.size, generator=torch_generator(3, "vectors"))
+    bench.load(vectors[0], torch.zeros(0, dtype=torch.int64), {})
+    gathered = bench.update(vectors[1])
+    bench.draft_in(Path(file))
+    found, draft = bench.update(vectors[1]), bench.draft
+    bench.draft_in(Path(f"{file}.{ranks.rank}"))
+    apart = bench.update(vectors[1])
+    if draft is None:
+        return None
+    written = torch.frombuffer(bytearray(Path(file).read_bytes()), dtype=torch.float32)
+    same = [torch.equal(gathered, vectors[0] - vectors[1]), torch.equal(found, gathered), torch.equal(written, found)]
+    return {"same": [*same, torch.equal(apart, found)], "drafts": [draft.is_all_of(found), bench.draft is not None]}
+
+
 class Noisy(Odd):
     """Dropout in the model, and noise in the batches; it keeps what it saw."""
 

@@ -29,6 +29,17 @@ def test_parts_that_do_not_divide_come_back_too(pools: "Callable[[int], Pool]") 
     assert found["same"] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("task", "world", "degrees"),
+    [*(("words", *one) for one in SPREAD), ("odd", 4, {"dp": 4}), ("odd", 4, {"shard": 4}), ("odd", 1, {})],
+)
+def test_an_update_that_ranks_write_into_one_file_is_that_which_rank_0_gathers(
+    pools: "Callable[[int], Pool]", tmp_path: Path, task: str, world: int, degrees: dict[str, int]
+) -> None:
+    found = pools(world).ask("drafted", task=task, keys={"parallel": degrees}, file=str(tmp_path / "draft"))
+    assert found == {"same": [True] * 4, "drafts": [True, world == 1]}
+
+
 @pytest.mark.parametrize(("world", "degrees"), [(2, {"dp": 2}), (4, {"shard": 4})])
 def test_random_numbers_differ_by_rank_and_step_and_can_be_repeated(
     pools: "Callable[[int], Pool]", world: int, degrees: dict[str, int]
