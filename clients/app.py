@@ -16,6 +16,7 @@ from types import FrameType
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.agents.ground import open_ground
 from clients.audit import AUDIT, Audit
 from clients.child import ChildFailed, Ready
 from clients.dial import NODE, SESSIONS
@@ -29,7 +30,6 @@ from clients.secure import SecureHalf
 from clients.sitefolder import SiteFolder, open_site_folder
 from clients.spending import LEDGERS, Spending
 from clients.sumrules import Said, said_by
-from clients.workers.ground import Here
 from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.processes import only_one
@@ -160,15 +160,16 @@ def _participant(
     (folder.path / "logs").mkdir(exist_ok=True)
     spool = folder.path / "spool" / run
     training = folder.file.training
-    ground = Here(folder.path / "logs" / numbered("training.log", int(os.environ.get(NODE, 1))), training)
+    log = folder.path / "logs" / numbered("training.log", int(os.environ.get(NODE, 1)))
     server_name = str(told["server_name"]) if "server_name" in told else None
     identity = Identity(folder.path / CA, folder.path / TLS_CERTIFICATE, folder.path / TLS_KEY, server_name)
     half = SecureHalf(ground_of(folder, said, run, audit.append, say))
     spending = Spending(folder.path / LEDGERS, run, folder.file, said, audit.append, say)
     unmasked = folder.file.policy.allow_unprotected and not secure
     try:
-        one = Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked, spending)
-        return Answer(one.take_part())
+        with open_ground(folder.path, app_folder, run, spool, log, training, say) as ground:
+            one = Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked, spending)
+            return Answer(one.take_part())
     except ChildFailed as failure:
         return Answer(str(failure), failure.code)
     except Turned as turned:

@@ -76,6 +76,41 @@ def site_doctor(
         raise typer.Exit(1)
 
 
+@site.command("agent-key")
+def site_agent_key(
+    name: Annotated[str, typer.Argument(help="The node whose agent gets it, or of several that share it.")],
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
+) -> None:
+    """Make the key by which a node's agent is let in, or its next one; it is good for a year."""
+    from clients.agents.command import make
+
+    make(folder, name, typer.echo)
+
+
+@site.command("agent")
+def site_agent(
+    head: Annotated[str, typer.Option(help="host:port, as [training] listen of site.toml has it.")],
+    folder: Annotated[
+        Path, typer.Option("--site", envvar="HANSA_SITE", help="The site's folder, which all nodes share.")
+    ] = HERE,
+    node: Annotated[str | None, typer.Option(help="This node's name. [default: that of the machine]")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Whose key it shows, of those in agents/. [default: the node's]")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="This node's, for the others. [default: the one by which it reaches the head]")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="The only run that it is for; it ends with it.")] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="Seconds without a head after which it ends. [default: it goes on]")
+    ] = None,
+) -> None:
+    """Run a node's agent, which starts training processes there for the site: until Ctrl-C or SIGTERM."""
+    from clients.agents.command import agent
+
+    agent(folder, head, node, key, address, run, patience, typer.echo)
+
+
 budget = typer.Typer(help="Differential privacy: what is spent, and what a plan would cost.", rich_markup_mode=None)
 
 

@@ -17,6 +17,7 @@ from signal import Signals
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from clients.agents.checks import look_at_agents
 from clients.finding import Finding, mend, ok
 from clients.floors import look_at_policy
 from clients.sitefile import SiteFile, load_site_file
@@ -61,6 +62,7 @@ def _findings(folder: Path) -> Iterator[Finding]:
     yield from look_at_keys(folder, now)
     yield from look_at_way(file, folder)
     yield from _in_a_child(["device", file.training.device], "[training] device")
+    yield from look_at_agents(file.training, folder, now)
     yield _disk(folder)
     yield from _data(file)
     yield look_at_apps(file)

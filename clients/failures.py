@@ -13,6 +13,7 @@ class Failure(StrEnum):
     INPUT = "input_unusable"
     TRAINING = "training_failed"
     DIED = "training_died"
+    NODES = "nodes_missing"
     SITS_OUT = "sits_out"
     SITE = "site_failed"
     SUM = "not_summable"
@@ -24,6 +25,7 @@ LINES = {
     Failure.INPUT: "the site's rows, memory or settings cannot be used; its log says why",
     Failure.TRAINING: "training ended in an error; the site's log says which",
     Failure.DIED: "the training process died, and died again",
+    Failure.NODES: "too few of the site's machines for training are there",
     Failure.SITS_OUT: "the site has no rows for this plan",
     Failure.SUM: "the site's update cannot be summed under secure aggregation; its log says why",
     Failure.SECURE: "the site does not go on with this attempt at secure aggregation; its log says why",

@@ -52,7 +52,11 @@ class SiteTrainingTable(ParallelKeys):
     threads: Annotated[int, Field(ge=1)] | None = None  # of torch, a rank; None: as many as there are, shared evenly
     num_workers: Annotated[int, Field(ge=0)] = 0  # processes that load rows; that of federation.toml is passed over
     procs: Annotated[int, Field(ge=1, le=1024)] = 1  # ranks: processes that train together
-    devices: tuple[Device, ...] = ()  # of the ranks, in their order; none: a GPU each, where there are GPUs
+    devices: tuple[Device, ...] = ()  # of a machine's ranks, in their order; none: a GPU each, where there are GPUs
+    mode: Literal["local", "agents"] = "local"  # where ranks run: on this machine, or on those that have an agent
+    nodes: Annotated[int, Field(ge=1)] = 1  # machines with an agent, each for as many ranks
+    listen: Dialled | None = None  # host:port at which the site's agents find the head
+    node_wait: Annotated[float, Field(ge=0)] = 60.0  # seconds that a missing node is waited for
     backend: Literal["auto", "gloo", "nccl"] = "auto"  # of their collectives; "auto": nccl on CUDA, else gloo
     heartbeat: Annotated[float, Field(ge=1)] = 6.0  # seconds of silence after which a rank counts as hung
     start_timeout: Annotated[float, Field(ge=1)] = 600.0  # seconds within which all ranks must be ready
@@ -62,12 +66,22 @@ class SiteTrainingTable(ParallelKeys):
 
     @model_validator(mode="after")
     def _a_device_each(self) -> Self:
-        if self.devices and len(self.devices) != self.procs:
-            raise ValueError(f"devices names {len(self.devices)}, and procs = {self.procs}; name one for each process")
+        if self.procs % self.nodes:
+            raise ValueError(f"procs = {self.procs} over nodes = {self.nodes}; make it a multiple: each has as many")
+        if self.devices and len(self.devices) != (each := self.procs // self.nodes):
+            raise ValueError(f"devices names {len(self.devices)}, and a machine has {each} ranks; name one for each")
         if self.devices and self.device != "auto":
             raise ValueError("device and devices; remove one of them")
         if self.procs > 1 and self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f'device = "{self.device}" for {self.procs} processes; name one for each in devices')
+        return self
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.mode == "agents" and self.listen is None:
+            raise ValueError('mode = "agents" without listen; give host:port of this machine, e.g. "10.0.0.5:7443"')
+        if self.mode == "local" and (self.listen is not None or self.nodes > 1):
+            raise ValueError('nodes and listen are for mode = "agents"; set it, or remove them')
         return self
 
 

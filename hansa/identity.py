@@ -80,6 +80,12 @@ def make_person(authority: Credential, role: Role, name: str, now: datetime) -> 
     return _leaf(authority, name, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
 
+def make_agent(authority: Credential, site: str, name: str, now: datetime) -> Credential:
+    """The TLS certificate of agents of a site, signed by an authority of the site's own; good for a client only."""
+    names = [x509.UniformResourceIdentifier(f"hansa://agent/{site}/{name}")]
+    return _leaf(authority, name, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+
+
 def make_tls_key() -> bytes:
     """A P-256 key for TLS, PEM."""
     return _private(ec.generate_private_key(ec.SECP256R1()))
