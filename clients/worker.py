@@ -117,7 +117,7 @@ class Worker:
         half.key = lambda plan, site: key
         half.progress = None if steps is None else self._progress(steps)
         if self.spread is not None:
-            self.spread.draft_in(upload.with_name("draft"))
+            self.spread.draft_in(upload.with_name(f"{upload.name}-draft"))
         answer = half.handle(plan)
         if isinstance(answer, Refusal):
             return Failure.SITS_OUT

@@ -94,19 +94,28 @@ class Group:
             ChildFailed: it takes no part, or died again and again.
         """
         frame = plan.SerializeToString(deterministic=True)
-        order = {"files": {name: self._named(path) for name, path in files.items()}, "upload": self._named(upload)}
+        told = {name: self._named(path) for name, path in files.items()}
 
         def once() -> Result:
             whole = self._whole and all(rank.alive for rank in self._ranks)
             if not whole or self._ground.more(len(self._ranks)):
                 self._started()
             upload.unlink(missing_ok=True)
+            # A machine that was lost may still have a rank, which must not write what another one's answer is about.
+            mine = upload.with_name(f"{upload.name}-{secrets.token_hex(4)}")
             # Noise is never drawn twice from one key: what died may have begun to use it.
-            return Result.FromString(self._asked({**order, "key": secrets.token_hex(32), **self._kept(frame)}, frame))
+            key = secrets.token_hex(32)
+            order = {"files": told, "upload": self._named(mine), "key": key, **self._kept(frame)}
+            result = Result.FromString(self._asked(order, frame))
+            if mine.exists():
+                mine.replace(upload)
+            return result
 
         try:
             return self._persistent(once)
         finally:
+            for left in upload.parent.glob(f"{upload.name}-*"):
+                left.unlink(missing_ok=True)
             if not self._killed:
                 shutil.rmtree(self._steps, ignore_errors=True)
 

@@ -44,19 +44,19 @@ class Site:
 
     def write(self, **training: Any) -> SiteTrainingTable:
         """site.toml, which allows the app."""
-        given = {"device": "cpu", "threads": 1, "heartbeat": 6.0, "precision": "float64", **training}
+        given = {"device": "cpu", "threads": 1, "heartbeat": 60.0, "precision": "float64", **training}
         lines = [f"{key} = {_toml(value)}" for key, value in given.items()]
         apps = f'[apps]\nallowed = ["{app_digest(app_files(APP))}"]'
         text = '[site]\nname = "one"\nserver = "127.0.0.1:1"\n[training]\n' + "\n".join(lines)
         (self.folder / SITE_FILE).write_text(f"{text}\n{apps}\n")
         return SiteTrainingTable(**given)
 
-    def head(self, **training: Any) -> Head:
+    def head(self, listen_at: str = "127.0.0.1", **training: Any) -> Head:
         """A head that listens, for two nodes."""
         keys = {"procs": 2, "nodes": 2, "node_wait": PATIENCE, **training}
         table = self.write(mode="agents", listen="127.0.0.1:1", **keys)
         make_key(self.folder, "one", "any", datetime.now(UTC))
-        where = ("127.0.0.1", 0)
+        where = (listen_at, 0)
         return self.stack.enter_context(Head(self.folder, APP, "run", self.spool, table, where, self.said.append))
 
     def agent(self, head: str, node: str, address: str = "127.0.0.1", *more: str, enter: tuple[str, ...] = ()) -> None:

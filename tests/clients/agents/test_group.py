@@ -37,7 +37,7 @@ def test_two_nodes_give_the_update_of_one_process(site: "Site", parallel: dict[s
 def test_a_node_that_is_lost_in_the_midst_changes_no_update(site: "Site", number: signal.Signals, said: str) -> None:
     """The other goes on alone with the whole batch; the steps that two had kept are of no use to it."""
     alone = site.alone()
-    head = site.head(node_wait=3.0, checkpoint_interval=0.1)
+    head = site.head(node_wait=3.0, checkpoint_interval=0.1, heartbeat=60.0 if number == signal.SIGKILL else 6.0)
     for node, address in HOSTS.items():
         site.agent(head.address, node, address)
     head.wait(2, 120.0, lambda: False)
