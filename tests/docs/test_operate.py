@@ -209,10 +209,10 @@ def test_a_consortium_is_founded_and_its_server_run_as_the_page_says(trial: Tria
     assert before == after
 
 
-def test_only_what_needs_a_registry_or_systemd_is_not_in_the_trial() -> None:
+def test_only_what_needs_a_registry_systemd_or_more_machines_is_not_in_the_trial() -> None:
     left_out = [block for page in (SITE, SERVER) for block in blocks(page) if block.startswith(NOT_HERE)]
-    assert len(left_out) == 4
-    assert all("pip install" in block or "systemctl" in block for block in left_out)
+    assert len(left_out) == 5
+    assert all(any(what in block for what in ("pip install", "systemctl", "site agent")) for block in left_out)
 
 
 def test_each_message_of_the_site_s_table_is_said_somewhere() -> None:
@@ -229,13 +229,16 @@ def test_each_message_of_the_site_s_table_is_said_somewhere() -> None:
     assert [message for message in messages if not any(message in text for text in said)] == []
 
 
-def test_the_lines_for_a_proxy_and_for_several_processes_are_understood(tmp_path: Path) -> None:
-    lines = [block for block in blocks(SITE, "toml") if not block.startswith(EDIT)]
-    file = tmp_path / "site.toml"
-    file.write_text("\n".join(['[site]\nname = "bern"\nserver = "fl.example.org:9443"', *lines]))
-    found = load_site_file(file)
-    assert found.network.proxy is not None
-    assert found.training == SiteTrainingTable(procs=4)  # what else stands there are the defaults
+def test_the_lines_for_a_proxy_and_for_several_processes_and_machines_are_understood(tmp_path: Path) -> None:
+    file, found = tmp_path / "site.toml", []
+    for lines in blocks(SITE, "toml"):
+        if not lines.startswith(EDIT):
+            file.write_text(f'[site]\nname = "bern"\nserver = "fl.example.org:9443"\n{lines}')
+            found.append(load_site_file(file))
+    processes, machines, proxy = found
+    assert processes.training == SiteTrainingTable(procs=4)  # what else stands there are the defaults
+    assert machines.training == SiteTrainingTable(procs=8, mode="agents", nodes=2, listen="10.0.0.5:7443")
+    assert proxy.network.proxy is not None
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
