@@ -1,6 +1,7 @@
 """One end of a connection between the head and an agent."""
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -86,6 +87,8 @@ def in_a_line(error: Exception) -> str:
             return f"no TLS 1.3 ({(error.reason or 'none').lower().replace('_', ' ')})"
         case TimeoutError() if not error.strerror:
             return "no answer in time"
+        case OSError() if error.errno:
+            return os.strerror(error.errno).lower()
         case OSError():
             return (error.strerror or str(error) or "it is gone").lower()
     return str(error)

@@ -102,7 +102,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("[training]\nprocs = 0", ["[training] procs: must be at least 1; got 0"]),
     (
         "[training]\nprocs = 2\ndevices = ['cuda:0']",
-        ["[training]: devices names 1, and procs = 2; name one for each process"],
+        ["[training]: devices names 1, and a machine has 2 ranks; name one for each"],
     ),
     (
         "[training]\ndevice = 'cpu'\ndevices = ['cuda:0']",
