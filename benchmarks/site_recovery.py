@@ -21,6 +21,7 @@ from rich.table import Table
 
 from clients.config import TrainingTable
 from clients.sitefile import SiteTrainingTable
+from clients.workers.ground import Here
 from clients.workers.group import Group
 from hansa.wire.link_pb2 import Plan
 
@@ -97,7 +98,8 @@ class Bench:
         keys = f'procs = {procs}\ndevice = "cpu"\nthreads = 1\nparallel = {{ {degree} = {procs} }}\n'
         (folder / "site.toml").write_text(f'[site]\nname = "one"\nserver = "127.0.0.1:1"\n[training]\n{keys}')
         table = SiteTrainingTable(procs=procs, device="cpu", threads=1, heartbeat=60, checkpoint_interval=0.2)
-        self.group = Group(folder / "app", folder, "run", folder / "log", folder / "spool", table, lambda line: None)
+        ground = Here(folder / "log", table)
+        self.group = Group(folder / "app", folder, "run", folder / "spool", table, lambda line: None, ground)
 
     def update(self) -> bytes:
         """What the group answers."""
