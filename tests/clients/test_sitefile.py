@@ -118,9 +118,21 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[training]\nlr = 1",
         [
             "[training] lr: no such key (keys: parallel, activation_checkpointing, compile, precision, accumulation, "
-            "device, threads, num_workers, procs, devices, backend, heartbeat, start_timeout, "
-            "collective_timeout, max_restarts, checkpoint_interval)"
+            "device, threads, num_workers, procs, devices, mode, nodes, listen, node_wait, backend, heartbeat, "
+            "start_timeout, collective_timeout, max_restarts, checkpoint_interval)"
         ],
+    ),
+    (
+        "[training]\nnodes = 2\nprocs = 2",
+        ['[training]: nodes and listen are for mode = "agents"; set it, or remove them'],
+    ),
+    (
+        "[training]\nmode = 'agents'\nprocs = 2",
+        ['[training]: mode = "agents" without listen; give host:port of this machine, e.g. "10.0.0.5:7443"'],
+    ),
+    (
+        "[training]\nmode = 'agents'\nlisten = '10.0.0.5:7443'\nnodes = 2\nprocs = 3",
+        ["[training]: procs = 3 over nodes = 2; make it a multiple: each has as many"],
     ),
     # [policy]
     ("[policy]\nallow_unprotected = 1", ["[policy] allow_unprotected: must be true or false; got 1"]),
