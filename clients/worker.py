@@ -9,15 +9,15 @@ from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
 from clients.parallel.bench import ParallelBench
-from clients.parallel.ranks import Ranks
+from clients.parallel.ranks import Ranks, least
 from clients.parallel.site import ParallelSite
 from clients.private import released
 from clients.report import SiteReport
 from clients.site import SiteHalf
 from clients.sitefile import SiteTrainingTable, load_site_file
-from clients.workers.collective import least
 from clients.workers.progress import Progress
 from hansa.appfiles import FEDERATION
+from hansa.base import Base, BaseTable
 from hansa.codec import from_plan, put_upload, to_result
 from hansa.config import load
 from hansa.device import choose_device
@@ -87,7 +87,8 @@ class Worker:
         self.task: Task = load_class(head.task, app, Task, "task")()
         self.strategy: Strategy = self.config.table("strategy", Strategy)
         what = (self.task, self.strategy.local, head.seed, place.device)
-        self.bench = ParallelBench(*what, ranks, self.file.training) if ranks else Workbench(*what)
+        base = self._base(self.config.get("base"))
+        self.bench = ParallelBench(*what, ranks, self.file.training, base) if ranks else Workbench(*what, base)
         if isinstance(self.bench, ParallelBench) and self.bench.said and not place.rank:
             _say(self.bench.said)
         self.report = SiteReport(self.folder / "reports" / run)
@@ -159,6 +160,15 @@ class Worker:
             else:
                 self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, workers)
         return self.made
+
+    def _base(self, table: BaseTable | None) -> Base | None:
+        """The app says which weights it stands on, site.toml where they are."""
+        if table is None:
+            return None
+        if self.file.base is None:
+            mend = f'write [base] folder = "...", the folder in which {Path(table.file).name} is'
+            raise UserError(f"site.toml: the app stands on base weights, and there is no [base]; {mend}")
+        return table.within(self.folder / self.file.base.folder)
 
     def _progress(self, folder: Path) -> Progress:
         return Progress(folder, self.place.rank, self.file.training.checkpoint_interval, least)
