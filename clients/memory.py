@@ -53,10 +53,15 @@ class MemoryInRam:
 
 
 class MemoryOnDisk:
-    """Memory in a folder, a safetensors file a version, written whole or not at all."""
+    """Memory in a folder, a safetensors file a version, written whole or not at all.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: of this site's.
+        durable: False for memory that nobody keeps: it need not outlive the machine.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self.folder, self.durable = folder, durable
 
     def load(self, version: str | None) -> Mapping[str, Tensor]:
         """See MemoryStore."""
@@ -71,7 +76,11 @@ class MemoryOnDisk:
     def stage(self, version: str, memory: Mapping[str, Tensor], base: str | None) -> None:
         """See MemoryStore."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path(version), save({name: t.contiguous() for name, t in memory.items()}))
+        data = save({name: t.contiguous() for name, t in memory.items()})
+        if self.durable:
+            write_atomically(self._path(version), data)
+        else:
+            self._path(version).write_bytes(data)
         for path in self.folder.glob("*.safetensors"):
             if path.stem not in (version, base):
                 path.unlink()

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import invalidate_caches
@@ -46,6 +46,18 @@ def load_class(spec: str, folder: Path, base: type[T], what: str) -> type[T]:
     if not (isinstance(found, type) and issubclass(found, base) and found is not base):
         raise UserError(f"{what}: {name} in {file} is not a {base.__name__}; write class {name}({base.__name__})")
     return found
+
+
+def loaded() -> tuple[Path, ...]:
+    """The files from which classes were loaded, in their order: another process that loads them has the same ones."""
+    loaders = [vars(module).get("__loader__") for module in sys.modules.values() if isinstance(module, ModuleType)]
+    return tuple(Path(loader.path) for loader in loaders if isinstance(loader, _Loader))
+
+
+def load_again(files: Iterable[Path]) -> None:
+    """Loads files that another process has loaded, so that its objects can be unpickled here."""
+    for path in files:
+        _load(path, "task")
 
 
 def made(kind: type[T], what: str) -> T:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -67,15 +68,20 @@ def sources(
     return task, dict.fromkeys(names)
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a site gets of rows that were dealt: in place of a task's method; it goes to other processes."""
+
+    dealt: Mapping[str, Source]
+    split: Literal["train", "test"]
+
+    def __call__(self, site: Site) -> Dataset:
+        """The site's rows."""
+        return self.dealt[site.name].split(self.split)
+
+
 def dealing(task: Task, dealt: Mapping[str, Source]) -> Task:
     """The task, with each site's share in place of the whole."""
-
-    def rows(split: Literal["train", "test"]) -> Any:
-        def of(site: Site) -> Dataset:
-            return dealt[site.name].split(split)
-
-        return of
-
     task = copy.copy(task)
-    task.__dict__ |= {"train_data": rows("train"), "test_data": rows("test")}
+    task.__dict__ |= {"train_data": Share(dealt, "train"), "test_data": Share(dealt, "test")}
     return task

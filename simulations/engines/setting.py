@@ -1,5 +1,7 @@
 """What is simulated, as each process that works on it sets it up for itself."""
 
+import copy
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +9,7 @@ from urllib.parse import quote
 
 import torch
 
-from clients.memory import MemoryInRam, MemoryOnDisk
+from clients.memory import MemoryInRam, MemoryOnDisk, MemoryStore
 from clients.site import SiteHalf
 from hansa.base import Base
 from hansa.layout import Layout
@@ -21,6 +23,8 @@ from simulations.securesum import SecureCollector
 from simulations.stragglers import Stragglers
 from strategies.base import Strategy
 
+KEPT = 2048  # sites that a process keeps at hand, with their rows
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -33,10 +37,16 @@ class Setting:
     device: torch.device
     loaders: int = 0  # processes that load rows, for each site that trains
     memory: Path | None = None  # folder of the sites' memory; None: it ends with the process
+    durable: bool = True  # whether that folder is to outlive the machine
     stragglers: Stragglers | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)  # what the strategy uploads
     secure: Secure | None = None  # how updates are summed; None: without secure aggregation
     base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
+
+    @property
+    def streams(self) -> bool:
+        """Whether the task has batches of its own, whose stream lives as long as the run."""
+        return type(self.task).batches is not Task.batches
 
     def bench(self) -> Workbench:
         """A model to work on; it starts alike in every process."""
@@ -50,16 +60,24 @@ class Setting:
 
 
 class Sites(Mapping[str, SiteHalf]):
-    """The sites, made when they are first asked for. They work on one bench, so one at a time."""
+    """The sites, made when they are asked for. They work on one bench, so one at a time.
+
+    A site that was not asked for long is forgotten with its rows, and made anew; what it remembers stays.
+    """
 
     def __init__(self, setting: Setting, bench: Workbench) -> None:
         self.setting, self.bench = setting, bench
-        self._made: dict[str, SiteHalf] = {}
+        self._made: OrderedDict[str, SiteHalf] = OrderedDict()
+        self._memories: dict[str, MemoryInRam] = {}
 
     def __getitem__(self, name: str) -> SiteHalf:
-        if name not in self._made:
-            self._made[name] = self._half(name, self.setting.sources[name])
-        return self._made[name]
+        if name in self._made:
+            self._made.move_to_end(name)
+            return self._made[name]
+        half = self._made[name] = self._half(name, self.setting.sources[name])
+        if len(self._made) > KEPT and not self.setting.streams:
+            self._made.popitem(last=False)
+        return half
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.setting.sources)
@@ -67,11 +85,23 @@ class Sites(Mapping[str, SiteHalf]):
     def __len__(self) -> int:
         return len(self.setting.sources)
 
+    def moved(self, setting: Setting) -> "Sites":
+        """The same sites, their rows at hand, with what they remember in another place."""
+        there = Sites(setting, self.bench)
+        for name, half in self._made.items():
+            there._made[name] = copy.copy(half)
+            there._made[name].memory = there._memory(name)
+        return there
+
+    def _memory(self, name: str) -> MemoryStore:
+        if self.setting.memory is None:
+            return self._memories.setdefault(name, MemoryInRam())
+        return MemoryOnDisk(self.setting.memory / as_file(name), durable=self.setting.durable)
+
     def _half(self, name: str, source: Source | None) -> SiteHalf:
         what = self.setting
-        memory = MemoryInRam() if what.memory is None else MemoryOnDisk(what.memory / as_file(name))
         site = Site(name, what.seed, source)
-        return SiteHalf(what.task, what.strategy, site, self.bench, memory, what.loaders, self._key)
+        return SiteHalf(what.task, what.strategy, site, self.bench, self._memory(name), what.loaders, self._key)
 
     def _key(self, plan: Plan, site: str) -> bytes:
         return key(self.setting.seed, plan.round, site, "dp")
