@@ -7,6 +7,7 @@ import torch
 
 from clients.data import open_source
 from clients.failures import Failure
+from clients.gpulock import GpuLock
 from clients.memory import MemoryOnDisk
 from clients.parallel.ranks import Ranks, least
 from clients.private import released
@@ -65,6 +66,16 @@ class Place:
             raise UserError(f"site.toml [training]: {error}") from None
         self.parallel = world > 1 or not training.plain  # whether the model is spread, if only over one rank
         self.backend = training.backend if training.backend != "auto" else "nccl" if cuda else "gloo"
+
+    def claim(self, run: str) -> None:
+        """Holds the rank's GPU, if it has one, as long as the process lives.
+
+        Raises:
+            UserError: another process has it.
+        """
+        if self.device.type == "cuda":
+            uuid = str(torch.cuda.get_device_properties(self.device).uuid)
+            GpuLock(uuid, f"site {self.file.site.name}, run {run}, rank {self.rank}")
 
 
 class Worker:
