@@ -312,7 +312,8 @@ def test_a_run_knows_a_site_whose_processes_start_slowly(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
     monkeypatch.setattr(participant, "SOON", 0.0)
-    may, groups, nobody = threading.Event(), [], cast(Any, None)
+    groups: list[Begun] = []
+    may, nobody = threading.Event(), cast(Any, None)
 
     def invite(ready: Ready | None) -> Invitation:
         return stand.invitation(layout="", strategy="") if ready is None else stand.invitation()
