@@ -8,7 +8,7 @@ is the median turn, and of a peer its best setting. An update is one site's loca
 Ours is measured from commit to commit: drawing the sites, the run's records and each site's training loss are in it,
 and rows are shuffled as they are used. The peers get theirs in order, draw nothing and score nothing. Flower: the Ray
 back end, an actor a core, model and rows kept in the actors. pfl: one process, or one a core under torchrun. FedJAX:
-jit, or pmap with a device a core. `make peers` makes their environments; versions are in peers/install.py.
+jit; its pmap runs with no version of JAX that was tried. `make peers` makes their environments; versions are in peers/install.py.
 
 Memory is the greatest proportional set size of the whole tree of processes, Ray's own included.
 """
@@ -63,9 +63,7 @@ def theirs(peer: str, folder: Path) -> list[Contender]:
     files = [str(HERE / f"run_{peer}.py"), str(folder / "visits.npz"), str(folder / "out.npz")]
     alone = [str(python(peer))]
     if peer == "fedjax":
-        devices = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CORES}"}
-        jit = Contender("fedjax jit", [*alone, *files, "jit"])
-        return [jit, Contender("fedjax pmap", [*alone, *files, "pmap"], devices)]
+        return [Contender("fedjax jit", [*alone, *files])]
     if peer == "pfl":
         many = [*alone, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={CORES}"]
         return [Contender("pfl 1", [*alone, *files]), Contender(f"pfl {CORES}", [*many, *files])]

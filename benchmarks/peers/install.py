@@ -14,7 +14,7 @@ HOME = Path(__file__).parents[2] / ".peers"
 PEERS = {
     "flower": ["flwr[simulation]==1.42.0"],
     "pfl": ["pfl[pytorch]==0.6.0"],
-    "fedjax": ["fedjax==0.0.17", "jax[cpu]==0.7.2"],  # with later ones its pmap fails
+    "fedjax": ["fedjax==0.0.17", "jax[cpu]==0.7.2"],
 }
 
 
