@@ -8,7 +8,8 @@ is the median turn, and of a peer its best setting. An update is one site's loca
 Ours is measured from commit to commit: drawing the sites, the run's records and each site's training loss are in it,
 and rows are shuffled as they are used. The peers get theirs in order, draw nothing and score nothing. Flower: the Ray
 back end, an actor a core, model and rows kept in the actors. pfl: one process, or one a core under torchrun. FedJAX:
-jit; its pmap runs with no version of JAX that was tried. `make peers` makes their environments; versions are in peers/install.py.
+jit; its pmap runs with no version of JAX that was tried. `make peers` makes their environments; versions are in
+peers/install.py.
 
 Memory is the greatest proportional set size of the whole tree of processes, Ray's own included.
 """
