@@ -81,7 +81,8 @@ class Trainer:
                 scheduler.step()
         sums = {"loss": ratio(steps.loss_sum, steps.tried)} if steps.tried else {}
         delta = self.layout.read(model).sub_(self.anchor)
-        return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
+        work = (steps.taken, steps.lr_sum, self.rows, sums)
+        return LocalRun(delta, self.layout.read_counters(model), *work, n_parameters=self.layout.n_parameters)
 
     def _from_where_it_was(
         self, batches: Iterable[Any], model: nn.Module, steps: "Steps", scheduler: Any

@@ -67,6 +67,7 @@ class LocalRun:
     lr_sum: float  # how far a constant gradient of 1 would have moved a parameter: the sum of lr, more under momentum
     examples: int  # rows of training data: the site's weight
     sums: Vectors = field(default_factory=dict)  # metric sums of training
+    n_parameters: int = field(kw_only=True)  # N: of delta, the rest are buffers, which follow no gradient
 
 
 @dataclass(frozen=True)
