@@ -5,6 +5,7 @@ Seen elsewhere: a bias correction that the paper has not, moments for BatchNorm'
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def after(strategy: Strategy, start: Tensor, deltas: Tensor, n_parameters: int) 
     return state
 
 
-def by_torch(kind: type[torch.optim.Optimizer], **settings: float) -> Tensor:
+def by_torch(kind: type[torch.optim.Optimizer], **settings: Any) -> Tensor:
     """The same, by an optimiser of torch's whose gradient is the update, the other way."""
     w = torch.nn.Parameter(START.clone())
     optimizer = kind([w], **settings)
