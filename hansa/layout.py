@@ -57,13 +57,13 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, only: Sequence[str] = ("*",), without: Sequence[str] = ()) -> "Layout":
-        """The layout of a module's tensors whose names match `only` and not `without` (shell patterns).
+        """The layout of a module's tensors whose names match `only` and not `without` (see `expanded`).
 
         Raises:
             UserError: a dtype that a float32 vector cannot hold, a tensor without a shape yet, or a pattern that
                 matches no tensor.
         """
-        tensors = list(_tensors(module))
+        tensors, only, without = list(_tensors(module)), expanded(module, only), expanded(module, without)
         for pattern in [*only, *without]:
             _check_pattern(pattern, [name for name, _ in tensors])
         chosen = [(n, t) for n, t in tensors if matches(n, only) and not matches(n, without)]
@@ -163,6 +163,28 @@ def chunks(length: int, size: int = 1 << 18) -> Iterator[slice]:
     """Slices of at most `size` elements that cover a vector: bounded temporaries for work on a model-sized one."""
     for start in range(0, length, size):
         yield slice(start, min(start + size, length))
+
+
+def expanded(module: nn.Module, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Shell patterns of names; one in angle brackets is of kinds of layers, and becomes the names of their tensors.
+
+    `<*BatchNorm*>` is all tensors of BatchNorm1d, BatchNorm2d and the like.
+
+    Raises:
+        UserError: no layer is of such a kind.
+    """
+    names: list[str] = []
+    for pattern in patterns:
+        if not (pattern.startswith("<") and pattern.endswith(">")):
+            names.append(pattern)
+            continue
+        kinds = {prefix: type(layer).__name__ for prefix, layer in module.named_modules()}
+        mine = [prefix for prefix, kind in kinds.items() if fnmatch.fnmatchcase(kind, pattern[1:-1])]
+        if not mine:
+            there = ", ".join(sorted(set(kinds.values())))
+            raise UserError(f"model: no layer is of the kind {pattern}; there are {there}")
+        names += [name for name, _ in _tensors(module) if name.rpartition(".")[0] in mine]
+    return tuple(names)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

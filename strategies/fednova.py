@@ -17,6 +17,7 @@ class FedNova(Strategy):
     1 would have moved, momentum and a changing lr included (`LocalRun.lr_sum`).
     """
 
+    stateless: ClassVar[bool] = True
     optimizers: ClassVar[tuple[type[Optimizer], ...]] = (SGD,)
 
     def parts(self, size: int, n_parameters: int) -> Mapping[str, Part]:
