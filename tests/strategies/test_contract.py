@@ -215,7 +215,7 @@ def test_under_secure_aggregation_it_is_the_same_within_the_rounding_or_refused(
     """A part's values are rounded to clip / levels; three rounds of such errors, through the strategy's step."""
     strategy = made(name)
     parts = strategy.parts(3, 3)
-    privacy = PrivacyTable(secure=True, clip=dict.fromkeys(parts, 16.0), max_weight=32, ring_bits=32)
+    privacy = PrivacyTable(secure=True, clip=dict.fromkeys(parts, 128.0), max_weight=32, ring_bits=32)
     rounds = RoundsTable(rounds=3, quorum=1.0)
     if strategy.needs == "each":
         with pytest.raises(UserError, match="must see each site's update"):
