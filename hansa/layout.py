@@ -57,15 +57,16 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, only: Sequence[str] = ("*",), without: Sequence[str] = ()) -> "Layout":
-        """The layout of a module's tensors whose names match `only` and not `without` (see `expanded`).
+        """The layout of a module's tensors whose names match `only` and not `without` (shell patterns).
 
         Raises:
             UserError: a dtype that a float32 vector cannot hold, a tensor without a shape yet, or a pattern that
                 matches no tensor.
         """
-        tensors, only, without = list(_tensors(module)), expanded(module, only), expanded(module, without)
+        tensors = list(_tensors(module))
         for pattern in [*only, *without]:
             _check_pattern(pattern, [name for name, _ in tensors])
+        only, without = expanded(module, only), expanded(module, without)
         chosen = [(n, t) for n, t in tensors if matches(n, only) and not matches(n, without)]
         kinds: list[Literal["parameter", "buffer", "counter"]] = ["parameter", "buffer", "counter"]
         entries: list[Entry] = []
@@ -175,7 +176,7 @@ def expanded(module: nn.Module, patterns: Iterable[str]) -> tuple[str, ...]:
     """
     names: list[str] = []
     for pattern in patterns:
-        if not (pattern.startswith("<") and pattern.endswith(">")):
+        if not _of_kinds(pattern):
             names.append(pattern)
             continue
         kinds = {prefix: type(layer).__name__ for prefix, layer in module.named_modules()}
@@ -213,8 +214,12 @@ def _kind(name: str, tensor: Tensor) -> Literal["parameter", "buffer", "counter"
     raise UserError(f"model: tensor {name!r} is {tensor.dtype}; use float32, float16 or bfloat16, e.g. model.float()")
 
 
+def _of_kinds(pattern: str) -> bool:
+    return pattern.startswith("<") and pattern.endswith(">")
+
+
 def _check_pattern(pattern: str, names: Sequence[str]) -> None:
-    if names and not fnmatch.filter(names, pattern):
+    if names and not _of_kinds(pattern) and not fnmatch.filter(names, pattern):
         near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.4) or names[:1]
         raise UserError(f"model: the pattern {pattern!r} matches no tensor; the nearest name is {near[0]!r}")
 
