@@ -107,8 +107,8 @@ class Nothing(hansa.Task):
 
 class Still(hansa.Strategy):
     def local_update(self, model, batches, ctx):
-        none = torch.zeros(0, dtype=torch.int64)
-        return LocalRun(ctx.vector(model).zero_(), none, steps=1, lr_sum=1.0, examples=1), ctx.memory
+        still, none = ctx.vector(model).zero_(), torch.zeros(0, dtype=torch.int64)
+        return LocalRun(still, none, steps=1, lr_sum=1.0, examples=1, n_parameters=len(still)), ctx.memory
 '''
 
 

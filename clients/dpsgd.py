@@ -114,7 +114,8 @@ class DpTrainer(Trainer):
             for buffer, sent in buffers:
                 buffer.copy_(sent)
         delta = self.layout.read(model).sub_(self.anchor)
-        return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows)
+        work = (steps.taken, steps.lr_sum, self.rows)
+        return LocalRun(delta, self.layout.read_counters(model), *work, n_parameters=self.layout.n_parameters)
 
     @property
     def _sum(self) -> "type[_Sum]":

@@ -145,7 +145,7 @@ class SiteHalf:
         # What an algorithm that trains in its own way has done before a pass, or keeps beside it, is not known here.
         progress = self.progress if type(self.strategy).local_update is Strategy.local_update else None
         bound = (self.task, self.strategy, layout, sent.params, sent.shared, memory, plan.hyper, device, rows)
-        return Trainer(*bound, progress=progress)
+        return Trainer(*bound, progress=progress, score=self._train_sums)
 
     def _score(self, plan: Plan, memory: Memory, rows: Dataset) -> dict[str, Tensor]:
         """Metric sums of the shared model, and of the site's own where the strategy has one."""
@@ -158,6 +158,9 @@ class SiteHalf:
             sums = self._sums(self.bench.write(own), rows, size)
             scored |= {f"{plan.split}/personal_{name}": one for name, one in sums.items()}
         return scored
+
+    def _train_sums(self, model: nn.Module) -> Sums:
+        return self._sums(model, self._rows[0], EVALUATION_ROWS)
 
     def _sums(self, model: nn.Module, rows: Dataset, size: int) -> Sums:
         return evaluate(self.task, model, rows, size, self.bench.device)

@@ -13,8 +13,8 @@ from clients.hooks import Hooks
 from clients.workers.progress import Progress
 from clients.workers.state import Generators, Pass, Tensors
 from hansa.errors import UserError
-from hansa.layout import Layout, matches
-from hansa.metrics import mean_loss, ratio
+from hansa.layout import Layout, expanded, matches
+from hansa.metrics import Sums, mean_loss, ratio
 from hansa.records import LocalRun, Vectors
 from hansa.task import Task, output_of
 from strategies.base import Memory, Strategy
@@ -37,6 +37,7 @@ class Trainer:
     device: torch.device
     rows: int  # of training data
     progress: Progress | None = field(default=None, kw_only=True)  # where it is kept how far a pass is, if it is
+    score: Callable[[nn.Module], Sums] | None = field(default=None, kw_only=True)  # sums over rows of training
 
     def vector(self, model: nn.Module) -> Tensor:
         """The model's shared floats, [P]."""
@@ -45,6 +46,12 @@ class Trainer:
     def load(self, vector: Tensor, model: nn.Module) -> None:
         """Puts a vector [P] into the model."""
         self.layout.write(vector, model)
+
+    def train_loss(self, model: nn.Module) -> float:
+        """The task's mean loss over the site's training rows."""
+        assert self.score is not None, "a site's trainer has it"
+        total, rows = self.score(model)["loss"].tolist()
+        return float(total / rows)
 
     def fit(
         self,
@@ -81,7 +88,8 @@ class Trainer:
                 scheduler.step()
         sums = {"loss": ratio(steps.loss_sum, steps.tried)} if steps.tried else {}
         delta = self.layout.read(model).sub_(self.anchor)
-        return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
+        work = (steps.taken, steps.lr_sum, self.rows, sums)
+        return LocalRun(delta, self.layout.read_counters(model), *work, n_parameters=self.layout.n_parameters)
 
     def _from_where_it_was(
         self,
@@ -168,6 +176,7 @@ def moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) ->
     Raises:
         UserError: nothing is.
     """
+    only, without = expanded(model, only), expanded(model, without)
     named = {n: p for n, p in model.named_parameters() if matches(n, only) and not matches(n, without)}
     found = {n: p for n, p in named.items() if p.requires_grad}
     if not found:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,12 +108,12 @@ def _modules(package: str) -> list[str]:
 
 
 def _built_in(module: str, base: type[T]) -> type[T] | None:
-    """The one class of a module that is one of the kind; None for a module that only helps, or holds the base."""
+    """The one class of a module that is one of the kind; None for a module that only helps, or holds a base."""
     found = [
         value
         for name, value in vars(import_module(module)).items()
         if isinstance(value, type) and issubclass(value, base) and value is not base
-        if value.__module__ == module and not name.startswith("_")
+        if value.__module__ == module and not name.startswith("_") and not isabstract(value)
     ]
     if len(found) > 1:
         raise TypeError(f"{module} defines {len(found)} classes of {base.__name__}; give each a file of its own")

@@ -70,6 +70,7 @@ class Layout:
         tensors = [(name, tensor) for name, tensor in _tensors(module) if tensor.requires_grad or not trainable]
         for pattern in [*only, *without]:
             _check_pattern(pattern, [name for name, _ in tensors])
+        only, without = expanded(module, only), expanded(module, without)
         chosen = [(n, t) for n, t in tensors if matches(n, only) and not matches(n, without)]
         kinds: list[Literal["parameter", "buffer", "counter"]] = ["parameter", "buffer", "counter"]
         entries: list[Entry] = []
@@ -169,6 +170,28 @@ def chunks(length: int, size: int = 1 << 18) -> Iterator[slice]:
         yield slice(start, min(start + size, length))
 
 
+def expanded(module: nn.Module, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Shell patterns of names; one in angle brackets is of kinds of layers, and becomes the names of their tensors.
+
+    `<*BatchNorm*>` is all tensors of BatchNorm1d, BatchNorm2d and the like.
+
+    Raises:
+        UserError: no layer is of such a kind.
+    """
+    names: list[str] = []
+    for pattern in patterns:
+        if not _of_kinds(pattern):
+            names.append(pattern)
+            continue
+        kinds = {prefix: type(layer).__name__ for prefix, layer in module.named_modules()}
+        mine = [prefix for prefix, kind in kinds.items() if fnmatch.fnmatchcase(kind, pattern[1:-1])]
+        if not mine:
+            there = ", ".join(sorted(set(kinds.values())))
+            raise UserError(f"model: no layer is of the kind {pattern}; there are {there}")
+        names += [name for name, _ in _tensors(module) if name.rpartition(".")[0] in mine]
+    return tuple(names)
+
+
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a tensor's name matches one of some shell patterns, e.g. "head.*"."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
@@ -195,8 +218,12 @@ def _kind(name: str, tensor: Tensor) -> Literal["parameter", "buffer", "counter"
     raise UserError(f"model: tensor {name!r} is {tensor.dtype}; use float32, float16 or bfloat16, e.g. model.float()")
 
 
+def _of_kinds(pattern: str) -> bool:
+    return pattern.startswith("<") and pattern.endswith(">")
+
+
 def _check_pattern(pattern: str, names: Sequence[str]) -> None:
-    if names and not fnmatch.filter(names, pattern):
+    if names and not _of_kinds(pattern) and not fnmatch.filter(names, pattern):
         near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.4) or names[:1]
         raise UserError(f"model: the pattern {pattern!r} matches no tensor; the nearest name is {near[0]!r}")
 

@@ -67,6 +67,8 @@ class LocalRun:
     lr_sum: float  # how far a constant gradient of 1 would have moved a parameter: the sum of lr, more under momentum
     examples: int  # rows of training data: the site's weight
     sums: Vectors = field(default_factory=dict)  # metric sums of training
+    told: Mapping[str, float] = field(default_factory=dict)  # what a strategy's local_update tells its finish
+    n_parameters: int = field(kw_only=True)  # N: of delta, the rest are buffers, which follow no gradient
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Part:
 
     size: int  # floats
     weight: Literal["examples", "uniform"]  # in the mean over sites
+    each: bool = False  # no mean: `Strategy.step` gets every site's, [sites, size]
 
     def __post_init__(self) -> None:
         if self.size < 0 or self.weight not in ("examples", "uniform"):
@@ -108,9 +111,12 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What the server learns from a round: sums and means over the sites that took part, never one site's."""
+    """What the server learns from a round: sums and means over the sites that took part.
 
-    mean: Vectors  # by part
+    Never one site's, but for parts that a strategy must see one by one.
+    """
+
+    mean: Vectors  # by part, [size]; [sites, size] where the part has `each`
     counters: "Tensor | None"
     sums: Vectors  # metric sums
     examples: int

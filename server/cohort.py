@@ -13,6 +13,7 @@ from hansa.metrics import is_sums
 from hansa.records import Aggregate, Part, Plan, Refusal, Reply
 from hansa.seeds import numpy_generator
 from privacy.fixed_point import FixedPointSum, Overflow, from_fixed, to_fixed
+from server.each import Each
 from server.firewall import refusal
 
 
@@ -65,7 +66,10 @@ class Collector:
     ) -> None:
         self.plan, self.asked, self.layout, self.federation = plan, tuple(asked), layout, federation
         self.parts = parts if plan.kind == "train" else {}
-        self.totals = {n: FixedPointSum(p.size, p.weight, len(self.asked)) for n, p in self.parts.items()}
+        self.totals = {
+            n: Each(p.size, self.asked) if p.each else FixedPointSum(p.size, p.weight, len(self.asked))
+            for n, p in self.parts.items()
+        }
         self.counters: Tensor | None = None
         self.examples: dict[str, int] = {}  # of the sites that took part
         self.memory: dict[str, str] = {}
@@ -100,9 +104,13 @@ class Collector:
     def _add_vectors(self, reply: Reply) -> None:
         weights = {n: reply.examples if part.weight == "examples" else 1 for n, part in self.parts.items()}
         for name, total in self.totals.items():
-            total.check(reply.upload[name], weights[name])
+            if isinstance(total, FixedPointSum):
+                total.check(reply.upload[name], weights[name])
         for name, total in self.totals.items():
-            total.add(reply.upload[name], weights[name])
+            if isinstance(total, Each):
+                total.add(reply.upload[name], reply.site)
+            else:
+                total.add(reply.upload[name], weights[name])
         if reply.counters is not None:
             mine = self.counters
             self.counters = reply.counters.clone() if mine is None else torch.maximum(mine, reply.counters)
@@ -119,7 +127,10 @@ class Collector:
 
     @property
     def vectors(self) -> dict[str, npt.NDArray[Any]]:
-        """The running sums: whole numbers, so that those of other sites may be added to them in any order."""
+        """The running sums: those of other sites may be added to them in any order.
+
+        They are whole numbers, or floats to which nothing but zeros is added.
+        """
         return {name: total.total.numpy() for name, total in self.totals.items()}
 
     def aggregate(self, rule: Rule) -> Aggregate:
@@ -129,7 +140,9 @@ class Collector:
         if len(sites) < rule.quorum:
             void = f"{len(sites)} of {len(self.asked)} sites took part; the quorum is {rule.quorum}"
         weights = {n: weight if part.weight == "examples" else len(sites) for n, part in self.parts.items()}
-        mean = {} if void else {n: total.mean(weights[n]) for n, total in self.totals.items()}
+        mean = {}
+        for name, total in () if void else self.totals.items():
+            mean[name] = total.of(sites) if isinstance(total, Each) else total.mean(weights[name])
         return Aggregate(
             mean=mean,
             counters=self.counters,

@@ -80,8 +80,7 @@ class Run:
 
     def _train(self, state: ServerState, progress: Progress) -> tuple[ServerState, Progress]:
         number = progress.round + 1
-        asked = draw(self.cohort.sites, count(self.rounds.sites_per_round, len(self.cohort.sites)), self.seed, number)
-        after, aggregate, clip = self._ask(state, progress, number, "train", "valid", asked)
+        after, aggregate, clip = self._ask(state, progress, number, "train", "valid", self._cohort(number))
         progress = self._judge(state, progress, aggregate)
         void = progress.void_in_a_row + 1 if aggregate.void else 0
         memory = progress.memory if aggregate.void else {**progress.memory, **aggregate.memory}
@@ -94,6 +93,12 @@ class Run:
         if void > self.rounds.max_void:
             raise RunFailed(f"{void} rounds in a row did not count; the last: {aggregate.void}")
         return after, progress
+
+    def _cohort(self, number: int) -> Sequence[str]:
+        """The sites asked in a round."""
+        sites = self.cohort.sites
+        chosen = self.strategy.asks(sorted(sites), number)
+        return chosen or draw(sites, count(self.rounds.sites_per_round, len(sites)), self.seed, number)
 
     def _ask(
         self,

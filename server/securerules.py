@@ -76,7 +76,8 @@ def remembers(strategy: "Strategy") -> bool:
     from strategies.base import Strategy
 
     own = type(strategy)
-    return bool(strategy.local) or any(getattr(own, hook) is not getattr(Strategy, hook) for hook in STAGING)
+    overrides = any(getattr(own, hook) is not getattr(Strategy, hook) for hook in STAGING)
+    return bool(strategy.local) or (overrides and not own.stateless)
 
 
 def asked_of(rounds: RoundsTable, sites: int) -> int:

@@ -59,6 +59,11 @@ class SiteLevel:
                 f"[dp] delta = {self.table.delta:g} is not below 1 / {self.federation}, with so many sites: it "
                 "would allow to give one of them away; choose a smaller one"
             )
+        if any(part.each for part in self.parts.values()):
+            raise UserError(
+                '[dp] unit = "site": the noise is on the mean over sites, and the strategy must see each update; '
+                'choose another strategy, or unit = "record"'
+            )
         unweighted = [repr(name) for name, part in self.parts.items() if part.weight == "uniform"]
         if unweighted and self.table.weights != "uniform":
             raise UserError(f'[dp] weights: the strategy weighs {" and ".join(unweighted)} uniformly; set "uniform"')

@@ -4,7 +4,7 @@ P = shared floats, N = those of parameters, which come first in a vector.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
@@ -63,6 +63,10 @@ class Local(Protocol):
         """
         ...
 
+    def train_loss(self, model: nn.Module) -> float:
+        """The task's mean loss over the site's training rows, the model as it is in evaluation."""
+        ...
+
     def vector(self, model: nn.Module) -> Tensor:
         """The model's shared floats, [P]."""
         ...
@@ -80,9 +84,10 @@ class Strategy(Table):
     alike after an all-reduce, on shards, and under `torch.func.vmap`.
     """
 
-    needs: ClassVar[Literal["sum", "each"]] = "sum"  # of the updates; what secure aggregation gives is their sum
+    needs: ClassVar[Literal["sum", "each"]] = "sum"  # of the updates; secure aggregation gives their sum, and no more
     optimizers: ClassVar[tuple[type[Optimizer], ...]] = ANY  # local optimisers for which the algorithm is valid
-    local: tuple[str, ...] = ()  # name patterns of tensors that each site keeps to itself
+    stateless: ClassVar[bool] = False  # what local_update and finish override stages no memory
+    local: tuple[str, ...] = ()  # name patterns of tensors that each site keeps to itself; <*Norm*>: of layers' kinds
 
     def check(self, config: "Config") -> Iterator[str]:
         """What is wrong with the strategy in view of [training]: an optimiser for which it is not valid."""
@@ -111,7 +116,11 @@ class Strategy(Table):
 
     def parts(self, size: int, n_parameters: int) -> Mapping[str, Part]:
         """The vectors of an upload, by name: their lengths and weights. `size` is P, `n_parameters` N."""
-        return {"delta": Part(size, "examples")}
+        return {"delta": Part(size, "examples", each=self.needs == "each")}
+
+    def asks(self, sites: Sequence[str], round: int) -> Sequence[str] | None:
+        """The sites asked in a round (from 1), of all, which are sorted; None: [rounds] says how many, chance which."""
+        return None
 
     def broadcast(self, state: ServerState) -> Broadcast:
         """What the sites get at the start of a round."""
@@ -122,7 +131,10 @@ class Strategy(Table):
         return {}
 
     def step(self, state: ServerState, mean: Vectors, share: float) -> ServerState:
-        """The next state, from the mean of each part of the uploads and the share of all sites that took part."""
+        """The next state, from the mean of each part of the uploads and the share of all sites that took part.
+
+        Of a part that has `each` a row for each site that took part, [sites, size], in the order of their names.
+        """
         return replace(state, params=state.params + mean["delta"])
 
     # the client half

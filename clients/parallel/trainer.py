@@ -121,7 +121,8 @@ class ParallelTrainer(Trainer):
                     pass_.took(number)
         check_buffers(model, self.layout)
         sums = {"loss": ratio(steps.losses(), steps.tried)} if steps.tried else {}
-        return LocalRun(self._delta(), self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
+        work = (steps.taken, steps.lr_sum, self.rows, sums)
+        return LocalRun(self._delta(), self.layout.read_counters(model), *work, n_parameters=self.layout.n_parameters)
 
     def _pass(
         self, progress: Progress, model: nn.Module, held: Mapping[str, Held], steps: "_ParallelSteps", scheduler: Any

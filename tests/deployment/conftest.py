@@ -233,6 +233,7 @@ class Federation:
         _assert_same_tensors(load_file(here / "model.safetensors"), load_file(there / "model.safetensors"))
         (state, progress), (expected, simulated) = _checkpoint(here), _checkpoint(there)
         _assert_same_tensors(state.shared, expected.shared)
+        _assert_same_tensors(state.own, expected.own)
         _assert_same_tensors(
             {"params": state.params, "counters": state.counters},
             {"params": expected.params, "counters": expected.counters},

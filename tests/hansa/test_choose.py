@@ -45,7 +45,7 @@ def test_a_built_in_s_file_name_is_its_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "base", "folder", "beside"),
     [
-        ("strategies", Strategy, strategies.__path__, {"base"}),
+        ("strategies", Strategy, strategies.__path__, {"base", "fedopt"}),
         ("datasets", FederatedDataset, simulations.datasets.__path__, {"base", "download"}),
     ],
 )

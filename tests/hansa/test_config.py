@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -494,7 +495,7 @@ def models_in(kind: Any) -> Iterator[type[BaseModel]]:
         for module in iter_modules(package.__path__):
             for one in vars(import_module(f"{package.__name__}.{module.name}")).values():
                 if isinstance(one, type) and issubclass(one, kind) and one.__module__.endswith(f".{module.name}"):
-                    yield from models_in(one) if module.name != "base" else ()
+                    yield from models_in(one) if module.name != "base" and not isabstract(one) else ()
     elif isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind
         for field in kind.model_fields.values():

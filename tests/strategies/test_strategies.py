@@ -1,8 +1,4 @@
-"""Each algorithm against its paper, hand computation, or another algorithm that it contains.
-
-The sites' losses are quadratics: site k minimises curvature_k / 2 * (w - optimum_k)^2 over rows that are all alike, so
-that every step can be worked out by hand.
-"""
+"""Each algorithm against its paper, hand computation, or another algorithm that it contains."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 import hansa
 from hansa.errors import UserError
 from hansa.records import LocalRun, ServerState
-from hansa.task import Dataset, Site, Task
+from hansa.task import Task
 from simulations.api import simulate
 from simulations.datasets.digits import Digits
 from simulations.partition import Dirichlet
@@ -26,55 +21,9 @@ from strategies.ditto import Ditto
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
+from tests.strategies.quadratics import OPTIMUM, TWO_SIDED, Quadratics, final
 
 PLAIN = Step(lr=0.1, momentum=0.0)
-
-
-class Point(nn.Module):
-    """One parameter w; the output for a row (curvature, optimum) is the row's loss."""
-
-    def __init__(self, start: float) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([start]))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """[B, 2] -> [B]."""
-        curvature, optimum = rows.unbind(1)
-        loss: Tensor = curvature / 2 * (self.w - optimum).square()
-        return loss
-
-
-class Quadratics(Task):
-    """Rows, curvature and optimum by site."""
-
-    kind = "regression"
-
-    def __init__(self, sites: Mapping[str, tuple[int, float, float]], start: float = 0.0) -> None:
-        self.sites, self.start = sites, start
-
-    def model(self) -> nn.Module:
-        return Point(self.start)
-
-    def train_data(self, site: Site) -> Dataset:
-        rows, curvature, optimum = self.sites[site.name]
-        return TensorDataset(torch.tensor([[curvature, optimum]]).repeat(rows, 1), torch.zeros(rows))
-
-    def valid_data(self, site: Site) -> None:
-        return None
-
-    def test_data(self, site: Site) -> Dataset:
-        return self.train_data(site)
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return output.mean()
-
-    def metrics(self, output: Any, target: Any) -> dict[str, tuple[float, float]]:
-        return {}
-
-
-def final(task: Task, strategy: Strategy, rounds: int, **training: Any) -> float:
-    """The parameter after some rounds at the sites "a" and "b"."""
-    return float(simulate(task, sites=["a", "b"], strategy=strategy, rounds=rounds, training=training).state.params)
 
 
 class DigitsTask(Task):
@@ -135,10 +84,6 @@ def test_the_proximal_gradient_equals_finite_differences(w: float, anchor: float
 # SCAFFOLD
 
 
-TWO_SIDED = Quadratics({"a": (1, 1.0, 10.0), "b": (1, 4.0, -5.0)}, start=3.0)
-OPTIMUM = (1.0 * 10.0 + 4.0 * -5.0) / (1.0 + 4.0)  # of the mean loss
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_scaffold_reaches_the_optimum_of_two_sided_quadratics(momentum: float) -> None:
     """With many local steps FedAvg stops elsewhere; the control variates remove that drift (theorem III).
@@ -189,7 +134,8 @@ def test_scaffold_refuses_adam_in_words() -> None:
 
 def test_scaffolds_control_variates_concern_parameters_only() -> None:
     """BatchNorm's running statistics follow no gradient."""
-    run = LocalRun(torch.tensor([-0.2, 7.0]), torch.zeros(0, dtype=torch.int64), steps=2, lr_sum=0.2, examples=1)
+    none = torch.zeros(0, dtype=torch.int64)
+    run = LocalRun(torch.tensor([-0.2, 7.0]), none, steps=2, lr_sum=0.2, examples=1, n_parameters=1)
     upload, memory = Scaffold().finish(run, {"control": torch.zeros(1)}, {})
     assert upload["control"].tolist() == pytest.approx([1.0])
     assert memory["control"].shape == (1,)
