@@ -9,7 +9,9 @@ import torch
 from hansa.errors import UserError
 from hansa.evaluate import to_device
 from hansa.seeds import derive, torch_generator
-from hansa.task import Dataset, Site, Task, collate
+from hansa.task import Dataset, Site, Task, collate, is_whole
+
+BLOCK = 1 << 22  # bytes of rows that are gathered at once
 
 
 class Batches:
@@ -44,7 +46,7 @@ class Batches:
         order, loading = (torch_generator(*self.purpose, of, number) for of in ("batches", "workers"))
         for rows in self._epochs(order):
             if not self.workers:
-                yield from (collate(self.dataset, r) for r in rows[done:])
+                yield from self._collated(rows[done:])
             else:  # whose own draws begin with each epoch: what is done is loaded again
                 loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
                     self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
@@ -54,6 +56,18 @@ class Batches:
                 )
                 yield from itertools.islice(loader, done, None)
             done = max(0, done - self.per_epoch)
+
+    def _collated(self, rows: list[list[int]]) -> Iterator[Any]:
+        """The batches; of whole tensors those of a block are gathered at once, which costs less than one by one."""
+        if not is_whole(self.dataset):
+            yield from (collate(self.dataset, one) for one in rows)
+            return
+        width = sum(t.nbytes for t in self.dataset.tensors) // max(1, len(self.dataset))  # bytes a row
+        together = max(1, BLOCK // max(1, width * self.size))
+        for first in range(0, len(rows), together):
+            block = rows[first : first + together]
+            gathered = collate(self.dataset, [row for one in block for row in one])
+            yield from zip(*(t.split([len(one) for one in block]) for t in gathered), strict=True)
 
     def _epochs(self, generator: torch.Generator) -> Iterator[list[list[int]]]:
         """The rows of each batch of an epoch, without end."""

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from clients.batches import Batches
 from clients.hooks import Hooks
+from clients.plainsgd import lean
 from clients.workers.progress import Progress
 from clients.workers.state import Generators, Pass, Tensors
 from hansa.errors import UserError
@@ -72,7 +73,8 @@ class Trainer:
                 "task: optimizer gave LBFGS, which evaluates a batch many times a step; use sgd, adam, adamw"
             )
         bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
-        steps = Steps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
+        moved_by = lean(optimizer, self.task) if scheduler is None else optimizer
+        steps = Steps(self, list(trained.values()), moved_by, Hooks(*bound) if hooks else None)
         model.train()
         for batch in self._from_where_it_was(batches, model, steps, scheduler):
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
@@ -127,25 +129,33 @@ class Steps:
         """One step from a batch's mean loss; False where the loss scaler left it out."""
         if not mean_loss(loss).requires_grad:
             raise UserError("task: the loss has no gradient; compute it in torch from the model's output, undetached")
-        grads = torch.autograd.grad(self.scaler.scale(loss), self.parameters, allow_unused=True)
+        scaled = self.scaler.is_enabled()
+        grads = torch.autograd.grad(self.scaler.scale(loss) if scaled else loss, self.parameters, allow_unused=True)
         for p, grad in zip(self.parameters, grads, strict=True):
             p.grad = grad
-        self.scaler.unscale_(self.optimizer)
+        if scaled:
+            self.scaler.unscale_(self.optimizer)
         if self.hooks is not None and self.hooks.corrects:
             self.hooks.correct()
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
         self.tried += 1
         self.loss_sum += loss.detach()
-        if self.scaler.get_scale() < scale:
-            return False  # infinite gradients under float16
+        if not scaled:
+            self.optimizer.step()
+        elif not self._scaled_step():
+            return False
         self._count()
         if self.hooks is not None and self.hooks.follows:
             self.hooks.follow()
         return True
+
+    def _scaled_step(self) -> bool:
+        """Under float16; False where gradients were infinite."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale
 
     def _count(self) -> None:
         """What this step adds to `LocalRun.lr_sum`: torch's SGD buffer for a constant gradient of 1, times lr."""
