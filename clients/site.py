@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,6 +47,7 @@ class SiteHalf:
     def __post_init__(self) -> None:
         self.seen: Seen | None = None  # what the last plan under differential privacy met
         self.progress: Progress | None = None  # where it is kept how far training is, if it is
+        self.seeding: Callable[..., AbstractContextManager[None]] = seeded  # of what training draws
 
     @property
     def answers(self) -> bool:
@@ -115,7 +117,7 @@ class SiteHalf:
         if self._stream:  # it draws from the global generator as the task left it
             return self.strategy.local_update(model, self._stream.round(plan.hyper, self.bench.device), context)
         batches = self._batches(plan, train)
-        with seeded(*batches.purpose, "train"):
+        with self.seeding(*batches.purpose, "train"):
             return self.strategy.local_update(model, batches, context)
 
     def _batches(self, plan: Plan, train: Dataset) -> Batches:

@@ -51,6 +51,7 @@ def federation_of(config: Config) -> Federation:
         config.get("dp"),
         table.engine,
         table.workers,
+        table.pace,
     )
 
 

@@ -1,6 +1,6 @@
 """The plain loop over some of a round's sites: what every engine's worker does, or is held against."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from clients.private import released
@@ -24,7 +24,7 @@ class SiteLoop:
     def __init__(self, setting: Setting, sites: Sites, report: Report = lambda plan, reply: None) -> None:
         self.setting, self.sites, self.report = setting, sites, report
 
-    def work(self, plan: Plan, asked: Sequence[str], mine: Sequence[str]) -> Collector:
+    def work(self, plan: Plan, asked: Sequence[str], mine: Iterable[str]) -> Collector:
         """Lets each of some sites work, and adds its answer up at once: one update is in memory at a time.
 
         Args:
@@ -41,7 +41,7 @@ class SiteLoop:
             collector.add(answer)
         return collector
 
-    def answers(self, plan: Plan, asked: Sequence[str], mine: Sequence[str]) -> Iterator[Reply | Refusal]:
+    def answers(self, plan: Plan, asked: Sequence[str], mine: Iterable[str]) -> Iterator[Reply | Refusal]:
         """The sites' answers as they come."""
         slow = self._slow(plan, asked)
         for site in mine:
