@@ -1,9 +1,15 @@
-"""torch.optim.SGD's step without what the step of an optimiser object costs beside its arithmetic.
+"""torch.optim.SGD's step without what an optimiser object costs beside its arithmetic.
 
-On a small model that is as much as the forward pass: hooks, a profiler's label, a walk through groups and state.
+On a small model that is as much as the forward pass: hooks, a profiler's label, a walk through groups and state. The
+first one that is made in a process also imports torch's compiler, which takes seconds and tens of megabytes.
 """
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
+from torch import nn
 from torch.optim import SGD, Optimizer
 
 from hansa.task import Task
@@ -13,11 +19,14 @@ class PlainSgd(SGD):
     """The same operations as torch's on one tensor after another, in the same order: the same bits.
 
     Args:
-        optimizer: as `torch.optim.SGD(params, lr, momentum, weight_decay)` makes it, whose groups and state it takes.
+        params: to be moved.
+        lr, momentum, weight_decay: see `torch.optim.SGD`.
     """
 
-    def __init__(self, optimizer: SGD) -> None:
-        vars(self).update(vars(optimizer))  # torch's own __init__ would put the label around `step`
+    def __init__(self, params: Sequence[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+        # Not torch's own __init__, which is what costs.
+        self.param_groups = [{"params": list(params), "lr": lr, "momentum": momentum, "weight_decay": weight_decay}]
+        self.state = defaultdict(dict)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # a closure would evaluate a batch again
@@ -40,9 +49,16 @@ class PlainSgd(SGD):
                 p.add_(grad, alpha=-lr)
 
 
-def lean(optimizer: Optimizer, task: Task) -> Optimizer:
-    """The optimiser, or what does the same for less where it is certain: SGD as Hansa itself makes it, on the CPU."""
-    if type(task).optimizer is not Task.optimizer or type(optimizer) is not SGD:
-        return optimizer
-    cpu = all(p.device.type == "cpu" for group in optimizer.param_groups for p in group["params"])
-    return PlainSgd(optimizer) if cpu else optimizer
+def optimizer_of(task: Task, params: Sequence[nn.Parameter], hyper: Mapping[str, Any], *, kept: bool) -> Optimizer:
+    """The task's optimiser, or what does the same for less where it is certain: Hansa's own SGD, on the CPU.
+
+    Args:
+        task: whose `optimizer` and `scheduler` may be the user's.
+        params: to be moved.
+        hyper: of the plan.
+        kept: whether its state is written down between steps, for which it must be torch's.
+    """
+    own = type(task).optimizer is Task.optimizer and type(task).scheduler is Task.scheduler
+    if kept or not own or hyper["optimizer"] != "sgd" or any(p.device.type != "cpu" for p in params):
+        return task.optimizer(params, hyper)
+    return PlainSgd(params, hyper["lr"], hyper["momentum"], hyper["weight_decay"])

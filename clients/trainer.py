@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from clients.batches import Batches
 from clients.hooks import Hooks
-from clients.plainsgd import lean
+from clients.plainsgd import optimizer_of
 from clients.workers.progress import Progress
 from clients.workers.state import Generators, Pass, Tensors
 from hansa.errors import UserError
@@ -64,7 +64,7 @@ class Trainer:
                 one number.
         """
         trained = moving(model, tuple(only), tuple(without))
-        optimizer = self.task.optimizer(trained.values(), self.hyper)
+        optimizer = optimizer_of(self.task, list(trained.values()), self.hyper, kept=self.progress is not None)
         scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
         if not hasattr(scheduler, "step") and scheduler is not None:
             raise UserError(f"task: scheduler gave {type(scheduler).__name__}; return one of torch's, or None")
@@ -73,8 +73,7 @@ class Trainer:
                 "task: optimizer gave LBFGS, which evaluates a batch many times a step; use sgd, adam, adamw"
             )
         bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
-        moved_by = lean(optimizer, self.task) if scheduler is None else optimizer
-        steps = Steps(self, list(trained.values()), moved_by, Hooks(*bound) if hooks else None)
+        steps = Steps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
         for batch in self._from_where_it_was(batches, model, steps, scheduler):
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
