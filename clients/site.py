@@ -101,10 +101,7 @@ class SiteHalf:
         begun = self.begin(plan, memory)
         if isinstance(begun, Refusal):
             return begun
-        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
-        context = self._trainer(plan, memory, len(begun.train))
-        run, staged = _pair(self._fit(model, context, plan, begun.train), "local_update")
-        return self.answer(plan, begun, run, staged)
+        return self.answer(plan, begun, *self.fit(plan, begun))
 
     def begin(self, plan: Plan, memory: Memory) -> Begun | Refusal:
         """Takes a train plan up: the incoming model is scored, and the rows are there."""
@@ -112,6 +109,12 @@ class SiteHalf:
         if not len(train):
             return Refusal(self.site.name, "no training rows")
         return Begun(memory, train, self._score(plan, memory, valid) if valid is not None and len(valid) else {})
+
+    def fit(self, plan: Plan, begun: Begun) -> tuple[LocalRun, Memory]:
+        """Local training, and the memory that it leaves."""
+        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, begun.memory)
+        context = self._trainer(plan, begun.memory, len(begun.train))
+        return _pair(self._fit(model, context, plan, begun.train), "local_update")
 
     def answer(self, plan: Plan, begun: Begun, run: LocalRun, staged: Memory) -> Reply | Refusal:
         """What comes of training: the upload is made, and memory staged."""
