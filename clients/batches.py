@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hansa.errors import UserError
 from hansa.evaluate import to_device
@@ -41,6 +42,21 @@ class Batches:
         self.passes += 1
         for batch in itertools.islice(self._endless(self.passes, done), self.steps - done):
             yield self.task.batch_transform(to_device(batch, self.device))
+
+    def table(self) -> tuple[Tensor, Tensor]:
+        """The rows of a pass by their numbers, [steps, B], and how many each batch has, [steps]: the rest is padding.
+
+        It is the first pass that `after` would give, where no other processes load rows.
+        """
+        self.passes += 1
+        generator, n = torch_generator(*self.purpose, "batches", self.passes), len(self.dataset)
+        epochs, width = -(-self.steps // self.per_epoch), min(self.size, n)
+        rows = torch.zeros(epochs, self.per_epoch * width, dtype=torch.int64)
+        for order in rows:
+            order[:n] = torch.randperm(n, generator=generator)[: len(order)]
+        counts = torch.full((self.per_epoch,), width)
+        counts[-1] = min(n, self.per_epoch * width) - (self.per_epoch - 1) * width
+        return rows.view(-1, width)[: self.steps], counts.repeat(epochs)[: self.steps]
 
     def _endless(self, number: int, done: int) -> Iterator[Any]:
         order, loading = (torch_generator(*self.purpose, of, number) for of in ("batches", "workers"))

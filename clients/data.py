@@ -3,8 +3,6 @@
 from pathlib import Path
 
 from clients.datatable import DataTable, DataWarning, SplitTable
-from clients.images import ImageSource
-from clients.tabular import TableSource
 from hansa.task import Source
 
 __all__ = ["DataTable", "DataWarning", "SplitTable", "open_source"]
@@ -19,5 +17,10 @@ def open_source(table: DataTable, base: Path, site: str, seed: int) -> Source:
         site: the site's name, for `{site}`.
         seed: the run's; with the site's name it draws the test rows.
     """
-    kind = ImageSource if table.images is not None else TableSource
-    return kind(table, base, site, seed)
+    if table.images is not None:
+        from clients.images import ImageSource  # here: each start of a training process would wait for both
+
+        return ImageSource(table, base, site, seed)
+    from clients.tabular import TableSource
+
+    return TableSource(table, base, site, seed)

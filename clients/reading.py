@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
 
 import pandas as pd
 import pyarrow
 import pyarrow.parquet
-import sqlalchemy
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from clients.datatable import DataTable
 from hansa.errors import UserError
@@ -78,7 +74,9 @@ def read(table: DataTable, base: Path, site: str, text: str | None = None) -> Sh
         UserError: the file or database cannot be read, is empty, or has two columns of one name.
     """
     if table.sql is not None:
-        where, frame = _read_sql(table, table.sql, base, site)
+        from clients.sqlrows import read_sql  # SQLAlchemy takes half a second to import
+
+        where, frame = read_sql(table, table.sql, base, site)
     else:
         path = locate(text or table.csv or table.parquet or "", base, site)
         where, frame = str(path), _read_csv(table, path) if table.csv is not None else _read_parquet(path)
@@ -108,7 +106,7 @@ def _read_csv(table: DataTable, path: Path) -> pd.DataFrame:
     """Columns without a name (row numbers that a tool wrote) are left out."""
     first = _csv(path, table.separator, header=None, nrows=1, dtype=str, na_filter=False)
     names = [str(name) for name in first.iloc[0]]
-    _check_unique(str(path), [name for name in names if name])
+    check_unique(str(path), [name for name in names if name])
     if len(names) == 1 and (other := re.search(r"[;\t|,]", names[0])):
         raise UserError(f"{path}: the first row is one single name; set separator = {json.dumps(other[0])} in [data]")
     unnamed = [f"\0{i}" for i in range(len(names))]
@@ -130,7 +128,7 @@ def _csv(path: Path, separator: str, **options: Any) -> pd.DataFrame:
         raise UserError(f"{path}: this is not UTF-8 text; save the table as CSV in UTF-8") from None
     except (pd.errors.ParserError, OSError, ValueError) as error:
         line, mend = f"{path}: this is no readable CSV", "correct it or export it again"
-        raise Unfit((f"{line} ({_line(error)}); {mend}", f"{line}; {mend}")) from None
+        raise Unfit((f"{line} ({one_line(error)}); {mend}", f"{line}; {mend}")) from None
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -141,8 +139,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             ignore_metadata=True
         )
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: this is no readable Parquet file ({_line(error)}); export it again") from None
-    _check_unique(str(path), names)
+        raise UserError(f"{path}: this is no readable Parquet file ({one_line(error)}); export it again") from None
+    check_unique(str(path), names)
     for name, field in zip(frame.columns, content.schema, strict=True):
         if pyarrow.types.is_dictionary(field.type):
             frame[name] = frame[name].astype(object)
@@ -151,68 +149,20 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return frame.set_axis(names, axis="columns")
 
 
-def _read_sql(table: DataTable, text: str, base: Path, site: str) -> tuple[str, pd.DataFrame]:
-    """The traceback is cut at each error (`from None`): its frames and the driver's words may hold the password."""
-    url = _url(text, base, site)
-    where = f"[data] sql ({url.drivername})"
-    statement = sqlalchemy.text(table.query or "")
-    parameters = set(statement.compile().params)
-    if parameters - {"site"}:
-        raise UserError(f"[data] query: :{min(parameters - {'site'})} is unknown; only :site is filled in")
-    try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
-        with engine.connect() as connection:
-            result = connection.execute(statement, dict.fromkeys(parameters, site))
-            names, rows = list(result.keys()), [tuple(row) for row in result]
-    except ImportError as error:
-        raise UserError(f"{where}: its driver is not installed ({_line(error)}); install it with pip") from None
-    except (SQLAlchemyError, OSError, ValueError, TypeError) as error:
-        reason = _without_secrets(_line(getattr(error, "orig", None) or error), url)
-        mend = "correct sql or query"
-        raise Unfit((f"{where}: the query failed ({reason}); {mend}", f"{where}: the query failed; {mend}")) from None
-    _check_unique(where, names)
-    return where, pd.DataFrame.from_records(rows, columns=names, coerce_float=True)
-
-
-def _url(text: str, base: Path, site: str) -> URL:
-    """The URL, an SQLite file in it found from `base`; no error shows a part of it."""
-    try:
-        url = make_url(text.replace("{site}", site))
-        if "@" in (url.host or ""):
-            raise ValueError
-    except (ArgumentError, ValueError):
-        raise UserError(
-            "[data] sql: this is no SQLAlchemy URL, dialect://user:password@host/database; "
-            "write special characters of the password as %40 (@), %3A (:), %2F (/)"
-        ) from None
-    if url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":memory:", "file:")):
-        url = url.set(database=str(locate(url.database, base, site)))
-    return url
-
-
-def _without_secrets(text: str, url: URL) -> str:
-    values = [url.password or ""]
-    for one in url.query.values():
-        values += [one] if isinstance(one, str) else one
-    for secret in sorted(
-        {f(str(v)) for v in values if v for f in (str, quote, quote_plus, repr)}, key=len, reverse=True
-    ):
-        text = text.replace(secret, "***")
-    return text
-
-
 def _texts(table: DataTable) -> list[str]:
     """Columns whose values are read as they are written: "01" is not 1 there."""
     named = [table.split.by, table.split.column, table.target if table.classes else None]
     return [*table.categories, *(name for name in named if name)]
 
 
-def _check_unique(where: str, names: Sequence[str]) -> None:
+def check_unique(where: str, names: Sequence[str]) -> None:
+    """Raises Unfit if two columns have the same name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         plain = f"{where}: two columns have the same name; rename one"
         raise Unfit(*((f"{where}: two columns have the name {name!r}; rename one", plain) for name in twice))
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error's words."""
     return " ".join(str(error).split())

@@ -56,6 +56,7 @@ class SiteTrainingTable(ParallelKeys):
     backend: Literal["auto", "gloo", "nccl"] = "auto"  # of their collectives; "auto": nccl on CUDA, else gloo
     heartbeat: Annotated[float, Field(ge=1)] = 6.0  # seconds of silence after which a rank counts as hung
     start_timeout: Annotated[float, Field(ge=1)] = 600.0  # seconds within which all ranks must be ready
+    collective_timeout: Annotated[float, Field(ge=1)] = 600.0  # seconds that a rank waits for the others in a step
     max_restarts: Annotated[int, Field(ge=0)] = 2  # of the ranks, for one plan
     checkpoint_interval: Annotated[float, Field(ge=0)] = 30.0  # seconds of training that a restart may cost; 0: all
 

@@ -157,13 +157,23 @@ class Steps:
         return self.scaler.get_scale() >= scale
 
     def _count(self) -> None:
-        """What this step adds to `LocalRun.lr_sum`: torch's SGD buffer for a constant gradient of 1, times lr."""
-        group = self.optimizer.param_groups[0]
-        momentum = float(group.get("momentum", 0.0))
-        damped = 1.0 - float(group.get("dampening", 0.0)) if momentum and self.taken else 1.0
-        self.buffer = momentum * self.buffer + damped
-        self.lr_sum += float(group["lr"]) * (1.0 + momentum * self.buffer if group.get("nesterov") else self.buffer)
+        self.buffer, moved = constant_gradient(self.optimizer.param_groups[0], self.taken, self.buffer)
+        self.lr_sum += moved
         self.taken += 1
+
+
+def constant_gradient(group: Mapping[str, Any], taken: int, buffer: float) -> tuple[float, float]:
+    """What a step does with a gradient that is 1 each time: torch's SGD buffer, and how far the parameter moves.
+
+    Args:
+        group: of the optimiser's parameters.
+        taken: steps before this one.
+        buffer: after the step before.
+    """
+    momentum = float(group.get("momentum", 0.0))
+    damped = 1.0 - float(group.get("dampening", 0.0)) if momentum and taken else 1.0
+    buffer = momentum * buffer + damped
+    return buffer, float(group["lr"]) * (1.0 + momentum * buffer if group.get("nesterov") else buffer)
 
 
 def moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:

@@ -1,16 +1,14 @@
 """What a site's training process does; see `clients.workers` for how it is started and told."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from clients.data import open_source
 from clients.failures import Failure
 from clients.memory import MemoryOnDisk
-from clients.parallel.bench import ParallelBench
 from clients.parallel.ranks import Ranks
-from clients.parallel.site import ParallelSite
 from clients.private import released
 from clients.report import SiteReport
 from clients.site import SiteHalf
@@ -32,6 +30,9 @@ from hansa.wire.link_pb2 import Result
 from hansa.workbench import Workbench
 from privacy.dp.adaptive import BIT
 from strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from clients.parallel.bench import ParallelBench
 
 
 class Place:
@@ -87,9 +88,10 @@ class Worker:
         self.task: Task = load_class(head.task, app, Task, "task")()
         self.strategy: Strategy = self.config.table("strategy", Strategy)
         what = (self.task, self.strategy.local, head.seed, place.device)
-        self.bench = ParallelBench(*what, ranks, self.file.training) if ranks else Workbench(*what)
-        if isinstance(self.bench, ParallelBench) and self.bench.said and not place.rank:
-            _say(self.bench.said)
+        self.spread = None if ranks is None else _spread(*what, ranks, self.file.training)
+        self.bench = self.spread or Workbench(*what)
+        if self.spread is not None and self.spread.said and not place.rank:
+            _say(self.spread.said)
         self.report = SiteReport(self.folder / "reports" / run)
         self.made: SiteHalf | None = None
 
@@ -112,9 +114,8 @@ class Worker:
         half = self._half(plan.seed)
         half.key = lambda plan, site: key
         half.progress = None if steps is None else self._progress(steps)
-        bench = self.bench if isinstance(self.bench, ParallelBench) else None
-        if bench is not None:
-            bench.draft_in(upload.with_name("draft"))
+        if self.spread is not None:
+            self.spread.draft_in(upload.with_name("draft"))
         answer = half.handle(plan)
         if isinstance(answer, Refusal):
             return Failure.SITS_OUT
@@ -126,7 +127,7 @@ class Worker:
         answer = released(plan, answer, _say)
         parts = self.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
         result = to_result(answer, frame.id, plan.round)
-        put_upload(answer, parts, result, upload, draft=None if bench is None else bench.draft)
+        put_upload(answer, parts, result, upload, draft=None if self.spread is None else self.spread.draft)
         return result
 
     def ready(self, sums: bool) -> dict[str, Any]:
@@ -154,8 +155,10 @@ class Worker:
             site = Site(self.file.site.name, seed, self._source(seed))
             memory = MemoryOnDisk(self.folder / "memory" / self.run)
             workers = self.file.training.num_workers
-            if isinstance(self.bench, ParallelBench):
-                self.made = ParallelSite(self.task, self.strategy, site, self.bench, memory, workers)
+            if self.spread is not None:
+                from clients.parallel.site import ParallelSite
+
+                self.made = ParallelSite(self.task, self.strategy, site, self.spread, memory, workers)
             else:
                 self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, workers)
         return self.made
@@ -167,6 +170,13 @@ class Worker:
         """Where the site's rows are: only site.toml says it, federation.toml is another's."""
         table = self.file.data
         return None if table is None else open_source(table, self.folder, self.file.site.name, seed)
+
+
+def _spread(*of: Any) -> "ParallelBench":
+    """See ParallelBench."""
+    from clients.parallel.bench import ParallelBench  # a second of torch's modules that one process has no use for
+
+    return ParallelBench(*of)
 
 
 def _say(line: str) -> None:

@@ -62,7 +62,7 @@ class ParallelBench(Workbench):
             torch.cuda.set_device(device)
         elif self.degrees.shard > 1:
             _give_back()
-        self.mesh = mesh_of(self.degrees, device)
+        self.mesh = mesh_of(self.degrees, device, ranks.patience)
         self.rows = self.mesh[next(iter(self.mesh.mesh_dim_names or ()))]  # ranks among which a batch is cut
         self._local_start = self._own()
         kept = self.degrees.whole and keys.precision != "float64"  # [dp] needs it, and is refused otherwise

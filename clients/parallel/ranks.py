@@ -19,10 +19,12 @@ class Ranks:
     Args:
         rank: from 0; rank 0 leads: only what it answers counts.
         world: W, how many there are.
+        patience: seconds that one waits for the others in a collective.
     """
 
     rank: int
     world: int
+    patience: float = TIMEOUT
 
     @property
     def leads(self) -> bool:
@@ -86,4 +88,4 @@ def join(
         store = TCPStore(host, port, world, is_master=False, timeout=within)
     kinds = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"  # vectors come and go on the CPU
     dist.init_process_group(kinds, store=store, rank=rank, world_size=world, timeout=within)
-    return Ranks(rank, world)
+    return Ranks(rank, world, timeout)

@@ -5,12 +5,14 @@ FSDP2 must do before and after happens around the whole of it. The model keeps i
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -32,15 +34,24 @@ class Call(nn.Module):
         return function(self.model, batch)
 
 
-def mesh_of(degrees: Degrees, device: torch.device) -> DeviceMesh:
-    """All ranks, by what a batch is cut for (dp or shard) and tp; all of them call it."""
-    return _mesh(degrees, device.type)
+def mesh_of(degrees: Degrees, device: torch.device, patience: float) -> DeviceMesh:
+    """All ranks, by what a batch is cut for (dp or shard) and tp; all of them call it.
+
+    Args:
+        degrees: how many of each.
+        device: this rank's.
+        patience: seconds that one waits for the others in a collective.
+    """
+    return _mesh(degrees, device.type, patience)
 
 
 @cache  # each makes process groups, whose threads wait busily as long as the process lives
-def _mesh(degrees: Degrees, kind: str) -> DeviceMesh:
+def _mesh(degrees: Degrees, kind: str, patience: float) -> DeviceMesh:
     rows = "shard" if degrees.shard > 1 else "dp"
-    return init_device_mesh(kind, (degrees.cuts, degrees.tp), mesh_dim_names=(rows, "tp"))
+    mesh = init_device_mesh(kind, (degrees.cuts, degrees.tp), mesh_dim_names=(rows, "tp"))
+    for group in mesh.get_all_groups():  # torch gives its own timeout to the groups that it makes here
+        _set_pg_timeout(timedelta(seconds=patience), group)
+    return mesh
 
 
 def blocks(model: nn.Module) -> dict[str, nn.Module]:

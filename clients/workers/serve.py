@@ -16,7 +16,6 @@ from clients.workers.heartbeat import Heart
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Result
 
-COLLECTIVE = 7200.0  # seconds: the supervisor sees a rank that dies or hangs long before
 Answered = tuple[dict[str, Any], bytes]
 
 
@@ -45,7 +44,8 @@ def begin(said: Mapping[str, Any], voice: Voice) -> Worker:
         if store is not None and place.world > 1:
             voice.say({"port": store.port})
         port = said["port"] if store is None else store.port
-        ranks = join(place.rank, place.world, port, place.backend, timeout=COLLECTIVE, store=store)
+        patience = place.file.training.collective_timeout  # with ranks that live: of others the supervisor knows sooner
+        ranks = join(place.rank, place.world, port, place.backend, timeout=patience, store=store)
     return Worker(Path(said["app"]), place, said["run"], ranks)
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from hansa.errors import UserError
-from hansa.records import Plan
+from hansa.records import Plan, Refusal, Reply
 from server.cohort import Collector
 from simulations.engines.base import Engine
 from simulations.engines.partial import Own, Partial, merge, partial, replies
 from simulations.engines.setting import Setting, Sites
 from simulations.engines.shares import shares
-from simulations.engines.siteloop import SiteLoop
+from simulations.engines.siteloop import Report, SiteLoop
 
 UNSEEDED = 'draws random numbers while it trains, from a generator that all threads share; take engine = "processes"'
 
@@ -74,14 +74,23 @@ class ThreadsEngine(Engine):
 
     def _work(self, at: int, plan: Plan, asked: Sequence[str], mine: Sequence[str]) -> Partial:
         own = Own()
-        collector = SiteLoop(self.setting, self._places[at], own).work(plan, asked, self._until_stopped(mine))
+        collector = _Stoppable(self.setting, self._places[at], own, self._stop).work(plan, asked, mine)
         return partial(collector, own.taken())
 
-    def _until_stopped(self, sites: Sequence[str]) -> Iterator[str]:
-        for site in sites:
+
+class _Stoppable(SiteLoop):
+    """The plain loop, which ends between two sites once the run has."""
+
+    def __init__(self, setting: Setting, sites: Sites, report: Report, stop: threading.Event) -> None:
+        super().__init__(setting, sites, report)
+        self._stop = stop
+
+    def answers(self, plan: Plan, asked: Sequence[str], mine: Sequence[str]) -> Iterator[Reply | Refusal]:
+        """See SiteLoop."""
+        for answer in super().answers(plan, asked, mine):
+            yield answer
             if self._stop.is_set():
                 return
-            yield site
 
 
 def _unseeded(*purpose: str | int) -> AbstractContextManager[None]:

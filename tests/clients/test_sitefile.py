@@ -118,8 +118,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[training]\nlr = 1",
         [
             "[training] lr: no such key (keys: parallel, activation_checkpointing, compile, precision, accumulation, "
-            "device, threads, num_workers, procs, devices, backend, heartbeat, start_timeout, max_restarts, "
-            "checkpoint_interval)"
+            "device, threads, num_workers, procs, devices, backend, heartbeat, start_timeout, "
+            "collective_timeout, max_restarts, checkpoint_interval)"
         ],
     ),
     # [policy]

@@ -1,13 +1,10 @@
 """Differential privacy in the whole deployment, under secure aggregation: who enters what, and who refuses."""
 
 import json
-import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from hansa.startup import SITE_FILE
 from privacy.dp.accounting import epsilon
 from privacy.dp.ledger import Account, ledgers, read_account
 from server.store import State
@@ -25,16 +22,6 @@ epsilon = {EPSILON}
 delta = {DELTA}
 clip = 1.0
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_budget_afterwards(federation: "Federation") -> Iterator[None]:
-    """The consortium is that of other tests too, whose runs a site with a budget would refuse."""
-    yield
-    for site in federation.sites:
-        path = federation.consortium.site(site) / SITE_FILE
-        tables = re.split(r"^(?=\[)", path.read_text(), flags=re.MULTILINE)
-        path.write_text("".join(table for table in tables if not table.startswith("[budget]")))
 
 
 def private(federation: "Federation", name: str, limits: dict[str, float]) -> "Path":

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def test_results_that_arrive_in_another_order_give_the_same_bits(monkeypatch: py
     expected = federation(Dropping()).try_out().state.params
     work = SiteLoop.answers
 
-    def backwards(loop: SiteLoop, plan: Plan, asked: Sequence[str], mine: Iterable[str]) -> Iterator[Reply | Refusal]:
+    def backwards(loop: SiteLoop, plan: Plan, asked: Sequence[str], mine: Sequence[str]) -> Iterator[Reply | Refusal]:
         yield from reversed(list(work(loop, plan, asked, mine)))
 
     monkeypatch.setattr(SiteLoop, "answers", backwards)

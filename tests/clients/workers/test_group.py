@@ -122,6 +122,17 @@ def test_a_rank_that_hangs_is_found_by_its_silence(site: "Site", groups: Callabl
 
 
 @pytest.mark.long
+def test_a_rank_that_lives_and_does_not_come_is_waited_for_no_longer_than_is_told(
+    site: "Site", groups: Callable[..., Group], whole: bytes
+) -> None:
+    """Its heart beats, so that only the others can tell."""
+    group = groups(collective_timeout=2.0, max_restarts=10)
+    (site.trouble / "stall1").touch()
+    assert site.update(group) == whole
+    assert "an error in rank 0; again" in "".join(site.said)
+
+
+@pytest.mark.long
 def test_a_rank_that_hung_between_plans_is_found(site: "Site", groups: Callable[..., Group], whole: bytes) -> None:
     group = groups(heartbeat=3.0, max_restarts=10)
     kill(group, 0, signal.SIGSTOP)()

@@ -14,6 +14,7 @@ from server.config import RoundsTable
 from server.events import Event, Note
 from server.store import FILE, Store
 from simulations.engines import choice
+from simulations.engines.batched import BatchedEngine
 from simulations.engines.loop import LoopEngine
 from simulations.engines.processes import ProcessesEngine
 from simulations.engines.threads import ThreadsEngine
@@ -111,7 +112,7 @@ def test_where_there_is_little_to_do_nothing_is_tried() -> None:
 
 @pytest.mark.usefixtures("tried")
 def test_a_resume_takes_the_engine_that_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (ThreadsEngine, ProcessesEngine):
+    for kind in (ThreadsEngine, ProcessesEngine, BatchedEngine):
         monkeypatch.setattr(kind, "suits", classmethod(lambda cls, setting: cls is ThreadsEngine))
     monkeypatch.setattr(choice, "GAIN", 0.0)  # whatever is not the loop is taken
     what = federation(Mlp(), engine="auto")

@@ -46,6 +46,9 @@ class Together(hansa.Task):
         with (TROUBLE / f"rank{rank()}").open("a") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(float((TROUBLE / "pause").read_text()))
+        if (told := TROUBLE / f"stall{rank()}").exists():
+            told.unlink()
+            time.sleep(3600)
         for name, error in (("error", LookupError), ("mistake", UserError)):
             if (told := TROUBLE / f"{name}{rank()}").exists():
                 told.unlink()  # once
