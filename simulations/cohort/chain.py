@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hansa.task import Task
@@ -23,7 +24,8 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Forward, Backward]] = {
     nn.ReLU: (torch.relu, lambda d, x, y: aten.threshold_backward(d, y, 0)),
     nn.Tanh: (torch.tanh, lambda d, x, y: aten.tanh_backward(d, y)),
     nn.Sigmoid: (torch.sigmoid, lambda d, x, y: aten.sigmoid_backward(d, y)),
-    nn.SiLU: (torch.nn.functional.silu, lambda d, x, y: aten.silu_backward(d, x)),
+    nn.GELU: (F.gelu, lambda d, x, y: aten.gelu_backward(d, x)),
+    nn.SiLU: (F.silu, lambda d, x, y: aten.silu_backward(d, x)),
 }
 
 
@@ -63,7 +65,7 @@ class Chain:
             if type(module) is nn.Linear:
                 layers.append(Linear(f"{name}weight", None if module.bias is None else f"{name}bias"))
                 outputs = module.out_features
-            elif type(module) in ACTIVATIONS:
+            elif type(module) in ACTIVATIONS and getattr(module, "approximate", "none") == "none":
                 layers.append(type(module))
             elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
                 flat = flat or not any(isinstance(layer, Linear) for layer in layers)
@@ -136,7 +138,7 @@ def _forward(layer: Layer, params: Tensors, x: Tensor) -> Tensor:
 
 def _flattened(module: nn.Module, prefix: str) -> Any:
     if type(module) is nn.Sequential:
-        for name, child in module.named_children():
+        for name, child in module._modules.items():  # one that stands there twice is there twice
             yield from _flattened(child, f"{prefix}{name}.")
     else:
         yield prefix, module

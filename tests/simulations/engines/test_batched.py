@@ -15,7 +15,7 @@ from hansa.task import Site, Task
 from privacy.config import PrivacyTable
 from privacy.dp.config import DpTable
 from server.config import RoundsTable
-from server.events import Event, Note
+from server.events import ALL, Event, Note
 from simulations.federation import Federation
 from simulations.history import History
 from simulations.stragglers import Stragglers
@@ -311,7 +311,9 @@ def test_dropout_draws_the_same_when_run_again_and_trains() -> None:
     (one, told), (two, _) = (run(Dropping(), "batched", training={"epochs": 4}) for _ in range(2))
     assert not any("batched" in line for line in told)
     assert torch.equal(one.state.params, two.state.params)
-    losses = one.frame().query("split == 'train' and name == 'loss' and scope == @ALL").sort_values("round")["value"]
+    frame = one.frame()
+    mine = (frame["split"] == "train") & (frame["name"] == "loss") & (frame["scope"] == ALL)
+    losses = frame[mine].sort_values("round")["value"]
     assert losses.iloc[-1] < losses.iloc[0]
 
 
