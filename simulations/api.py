@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from clients.config import TrainingTable
+from hansa.base import Base
 from hansa.errors import UserError
 from hansa.tables import Device, Table
 from hansa.task import Task
@@ -58,6 +59,7 @@ def simulate(
     engine: str = "loop",
     workers: int | None = None,
     pace: Pace | None = None,
+    base: Base | None = None,
     runs: Path | str | None = None,
     run: str | None = None,
     resume: bool = False,
@@ -82,6 +84,7 @@ def simulate(
         engine: what computes the sites, as in [simulation].
         workers: sites that are computed at once; by default as many as there are cores.
         pace: how fast sites are and how often there, in virtual time.
+        base: weights of what is not trained, as [base] names them: `hansa.base.Base(path, sha256)`.
         runs: the folder of runs, where the run is stored; by default nothing is kept but the History.
         run: the run's id there.
         resume: go on with that run, which was interrupted.
@@ -120,6 +123,7 @@ def simulate(
         engine=on.engine,
         workers=on.workers,
         pace=pace,
+        base=base,
     )
     if runs is None:
         return federation.try_out(listeners)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from clients.config import TrainingTable
 from clients.data import DataTable, open_source
+from hansa.base import BaseTable
 from hansa.blame import own_code
 from hansa.config import Config
 from hansa.tables import FederationTable
@@ -52,6 +53,7 @@ def federation_of(config: Config) -> Federation:
         table.engine,
         table.workers,
         table.pace,
+        config.table("base", BaseTable).beside(config.folder) if "base" in config else None,
     )
 
 
