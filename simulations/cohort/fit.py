@@ -57,6 +57,7 @@ class Fit:
                 one.lr_sums[work.steps],
                 len(work.begun.train),
                 {"loss": ratio(sums[k], work.steps)},
+                n_parameters=self.bench.shared.n_parameters,
             )
             for k, work in enumerate(works)
         ]
