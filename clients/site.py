@@ -114,7 +114,9 @@ class SiteHalf:
         """Local training, and the memory that it leaves."""
         model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, begun.memory)
         context = self._trainer(plan, begun.memory, len(begun.train))
-        return _pair(self._fit(model, context, plan, begun.train), "local_update")
+        trained = _pair(self._fit(model, context, plan, begun.train), "local_update")
+        self.bench.check_frozen()
+        return trained
 
     def answer(self, plan: Plan, begun: Begun, run: LocalRun, staged: Memory) -> Reply | Refusal:
         """What comes of training: the upload is made, and memory staged."""

@@ -229,9 +229,12 @@ def _loaded(certificate: bytes) -> x509.Certificate:
         ValueError: it is none.
     """
     try:
-        return x509.load_pem_x509_certificate(certificate)
+        found = x509.load_pem_x509_certificate(certificate)
     except x509.InvalidVersion as error:  # which is no ValueError
         raise ValueError(str(error)) from error
+    if found.serial_number <= 0:
+        raise ValueError("a serial number that is none (RFC 5280, 4.1.2.2)")
+    return found
 
 
 def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
