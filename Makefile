@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-data bench lint format wire
+.PHONY: help demo test test-long test-data bench peers lint format wire
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -27,6 +27,9 @@ test-data: $(STAMP)  ## the published results, on data in HANSA_DATA_DIR
 
 bench: $(STAMP)  ## measure (BENCH=path of a script in benchmarks/)
 	$(BIN)/python $(BENCH)
+
+peers: $(STAMP)  ## what benchmarks/simulation.py compares Hansa with, in .peers/
+	$(BIN)/python benchmarks/peers/install.py $(PIP_ARGS)
 
 lint: $(STAMP)  ## ruff, mypy and the arrows between the packages
 	$(BIN)/ruff check

@@ -208,8 +208,8 @@ def _near(one: Tensor, other: Tensor, relative: float, absolute: float = 0.0) ->
 
 @contextmanager
 def _shaken(model: nn.Module) -> Iterator[None]:
-    """The parameters a little moved, and in place again afterwards."""
-    kept = [(p, p.detach().clone()) for p in model.parameters()]
+    """The parameters that are trained a little moved, and in place again afterwards."""
+    kept = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
     with seeded(0, "shaken"), torch.no_grad(), _unmoved(model):
         for p, was in kept:
             p.add_(torch.randn(p.shape).to(p) * (0.02 + 0.1 * was.float().square().mean().sqrt().to(p)))

@@ -96,6 +96,7 @@ class SiteHalf:
         model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
         context = self._trainer(plan, memory, len(train))
         run, staged = _pair(self._fit(model, context, plan, train), "local_update")
+        self.bench.check_frozen()
         if not run.steps:
             return Refusal(self.site.name, _idle(plan.hyper["precision"]))
         layers = self.bench.keep_local({})

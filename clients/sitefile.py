@@ -85,6 +85,12 @@ class SiteTrainingTable(ParallelKeys):
         return self
 
 
+class BaseFolderTable(Table):
+    """[base]: where the site keeps the weights that adapters stand on. What they must be, the app's [base] says."""
+
+    folder: str  # of safetensors files, relative to site.toml
+
+
 class PolicyTable(Table):
     """[policy]: what may leave the site. Nothing is allowed that does not stand there, whatever a server says."""
 
@@ -126,6 +132,7 @@ class SiteFile:
     apps: AppsTable
     bounds: BoundsTable
     data: DataTable | None  # None: there are no rows but those that the app's own code finds
+    base: BaseFolderTable | None  # None: the site keeps none
     training: SiteTrainingTable
     policy: PolicyTable
     budget: BudgetTable | None  # None: no limit
@@ -138,6 +145,7 @@ TABLES = {
     "apps": AppsTable,
     "bounds": BoundsTable,
     "data": DataTable,
+    "base": BaseFolderTable,
     "training": SiteTrainingTable,
     "policy": PolicyTable,
     "budget": BudgetTable,
@@ -152,4 +160,4 @@ def load_site_file(path: Path) -> SiteFile:
         UserError: a line a problem, in the order of the file.
     """
     tables = checked(Document(path), TABLES, needed={"site"})
-    return SiteFile(folder=path.parent, **{"data": None, "budget": None, **tables})
+    return SiteFile(folder=path.parent, **{"data": None, "base": None, "budget": None, **tables})

@@ -74,7 +74,7 @@ class Trainer:
         bound = (self.strategy, optimizer, trained, self.layout, self.anchor, self.shared, self.memory)
         steps = Steps(self, list(trained.values()), optimizer, Hooks(*bound) if hooks else None)
         model.train()
-        for batch in self._from_where_it_was(batches, model, steps, scheduler):
+        for batch in self._from_where_it_was(batches, model, trained, steps, scheduler):
             with torch.autocast(self.device.type, steps.dtype, enabled=steps.dtype is not None):
                 mean = loss(model, batch) if loss else self.task.loss(*output_of(self.task, model, batch))
             if steps.take(mean) and scheduler is not None:
@@ -84,14 +84,19 @@ class Trainer:
         return LocalRun(delta, self.layout.read_counters(model), steps.taken, steps.lr_sum, self.rows, sums)
 
     def _from_where_it_was(
-        self, batches: Iterable[Any], model: nn.Module, steps: "Steps", scheduler: Any
+        self,
+        batches: Iterable[Any],
+        model: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        steps: "Steps",
+        scheduler: Any,
     ) -> Iterator[Any]:
         """The batches that are left, if a pass over them was cut off; how far this one is is kept between them."""
         if self.progress is None or not isinstance(batches, Batches):
             yield from batches
             return
         own: dict[str, Any] = {"buffers": Tensors(dict(model.named_buffers())), "random": Generators(self.device)}
-        common: dict[str, Any] = {"parameters": Tensors(dict(model.named_parameters())), "steps": steps}
+        common: dict[str, Any] = {"parameters": Tensors(trained), "steps": steps}
         pass_ = Pass(self.progress, own, common | ({} if scheduler is None else {"scheduler": scheduler}), self.device)
         done = pass_.resume()
         for number, batch in enumerate(batches.after(done), done + 1):

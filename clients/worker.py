@@ -7,15 +7,16 @@ import torch
 
 from clients.data import open_source
 from clients.failures import Failure
+from clients.gpulock import GpuLock
 from clients.memory import MemoryOnDisk
-from clients.parallel.ranks import Ranks
+from clients.parallel.ranks import Ranks, least
 from clients.private import released
 from clients.report import SiteReport
 from clients.site import SiteHalf
 from clients.sitefile import SiteTrainingTable, load_site_file
-from clients.workers.collective import least
 from clients.workers.progress import Progress
 from hansa.appfiles import FEDERATION
+from hansa.base import Base, BaseTable
 from hansa.codec import from_plan, put_upload, to_result
 from hansa.config import load
 from hansa.device import choose_device
@@ -68,6 +69,16 @@ class Place:
         self.parallel = world > 1 or not training.plain  # whether the model is spread, if only over one rank
         self.backend = training.backend if training.backend != "auto" else "nccl" if cuda else "gloo"
 
+    def claim(self, run: str) -> None:
+        """Holds the rank's GPU, if it has one, as long as the process lives.
+
+        Raises:
+            UserError: another process has it.
+        """
+        if self.device.type == "cuda":
+            uuid = str(torch.cuda.get_device_properties(self.device).uuid)
+            GpuLock(uuid, f"site {self.file.site.name}, run {run}, rank {self.rank}")
+
 
 class Worker:
     """The site's half of one run, in one rank. All ranks do the same, and the first one's answer counts.
@@ -90,8 +101,9 @@ class Worker:
         self.task: Task = load_class(head.task, app, Task, "task")()
         self.strategy: Strategy = self.config.table("strategy", Strategy)
         what = (self.task, self.strategy.local, head.seed, place.device)
-        self.spread = None if ranks is None else _spread(*what, ranks, self.file.training)
-        self.bench = self.spread or Workbench(*what)
+        base = self._base(self.config.get("base"))
+        self.spread = None if ranks is None else _spread(*what, ranks, self.file.training, base)
+        self.bench = self.spread or Workbench(*what, base)
         if self.spread is not None and self.spread.said and not place.rank:
             _say(self.spread.said)
         self.report = SiteReport(self.folder / "reports" / run)
@@ -164,6 +176,15 @@ class Worker:
             else:
                 self.made = SiteHalf(self.task, self.strategy, site, self.bench, memory, workers)
         return self.made
+
+    def _base(self, table: BaseTable | None) -> Base | None:
+        """The app says which weights it stands on, site.toml where they are."""
+        if table is None:
+            return None
+        if self.file.base is None:
+            mend = f'write [base] folder = "...", the folder in which {Path(table.file).name} is'
+            raise UserError(f"site.toml: the app stands on base weights, and there is no [base]; {mend}")
+        return table.within(self.folder / self.file.base.folder)
 
     def _progress(self, folder: Path) -> Progress:
         return Progress(folder, self.place.rank, self.file.training.checkpoint_interval, least)

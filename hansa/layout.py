@@ -56,14 +56,18 @@ class Layout:
         self.parameters = tuple(e for e in self.floats if e.kind == "parameter")
 
     @classmethod
-    def of(cls, module: nn.Module, only: Sequence[str] = ("*",), without: Sequence[str] = ()) -> "Layout":
+    def of(
+        cls, module: nn.Module, only: Sequence[str] = ("*",), without: Sequence[str] = (), trainable: bool = False
+    ) -> "Layout":
         """The layout of a module's tensors whose names match `only` and not `without` (shell patterns).
+
+        With `trainable` it is of parameters that require a gradient and of nothing else: no buffer, no counter.
 
         Raises:
             UserError: a dtype that a float32 vector cannot hold, a tensor without a shape yet, or a pattern that
                 matches no tensor.
         """
-        tensors = list(_tensors(module))
+        tensors = [(name, tensor) for name, tensor in _tensors(module) if tensor.requires_grad or not trainable]
         for pattern in [*only, *without]:
             _check_pattern(pattern, [name for name, _ in tensors])
         chosen = [(n, t) for n, t in tensors if matches(n, only) and not matches(n, without)]

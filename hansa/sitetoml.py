@@ -37,6 +37,10 @@ allowed = []
 #csv = "patients.csv"
 #target = "disease"
 
+# Where this site keeps the weights that adapters stand on: safetensors files, held to the sha256 in an app's [base].
+#[base]
+#folder = "base"
+
 [training]
 device = "auto"          # "cpu", "cuda", "cuda:1", "mps"
 #threads = 4             # of torch

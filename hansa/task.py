@@ -65,10 +65,15 @@ class Task:
 
     kind: ClassVar[Literal["classification", "regression"]] = "classification"
     valid_fraction: ClassVar[float] = 0.1  # of the training rows, when valid_data is left as it is
+    trainable_only: ClassVar[bool] = False  # share parameters that require a gradient; all else stays where it is
 
     def model(self) -> nn.Module:
         """A new model. Its random numbers come from torch's global generator, which the run seeds."""
         raise UserError(f"task {type(self).__name__}: define model(self), returning a torch.nn.Module")
+
+    def base_name(self, name: str) -> str:
+        """What [base]'s file calls a tensor of the model; the default leaves out what PEFT puts into names."""
+        return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
     def train_data(self, site: Site) -> Dataset:
         """The site's training rows, each `(x, y)`."""

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file, save_model
 from torch import Tensor, nn
 
+from hansa.base import Base
 from hansa.errors import UserError
 from hansa.files import whole
+from hansa.frozen import Frozen, fill
 from hansa.layout import Layout
 from hansa.records import Vectors
 from hansa.seeds import seeded
@@ -31,20 +33,49 @@ def new_model(task: Task) -> nn.Module:
 
 
 class Workbench:
-    """A model to work on. One serves all sites of a process: each plan loads all of its tensors first."""
+    """A model to work on. One serves all sites of a process: each plan loads all of its tensors that move first.
 
-    def __init__(self, task: Task, local: Sequence[str], seed: int, device: torch.device) -> None:
-        with seeded(seed, "model"):
-            self.model = new_model(task)
-        self.shared = Layout.of(self.model, without=local)
-        self.local = Layout.of(self.model, only=local)
+    Args:
+        task: whose model it is.
+        local: patterns of tensors that a site keeps to itself.
+        seed: the run's.
+        device: where the model goes.
+        base: what its frozen tensors are; None: as the task makes them.
+
+    Raises:
+        UserError: the model, or the base, cannot be used.
+    """
+
+    def __init__(
+        self, task: Task, local: Sequence[str], seed: int, device: torch.device, base: Base | None = None
+    ) -> None:
+        self._make(task, local, seed, base)
         self.start = self.shared.read(self.model), self.shared.read_counters(self.model)
         self._local_start = self._read_local()
         self.model.to(device)
         self.device = device
+        self.frozen = Frozen(self.model) if task.trainable_only else None
+
+    def _make(self, task: Task, local: Sequence[str], seed: int, base: Base | None) -> None:
+        """The model, and what of it is shared and what is local; neither has a frozen tensor under `trainable_only`."""
+        with seeded(seed, "model"):
+            self.model = new_model(task)
+        only, name = task.trainable_only, f"task {type(task).__name__}"
+        if only and not any(p.requires_grad for p in self.model.parameters()):
+            raise UserError(
+                f"{name}: trainable_only, and no parameter requires a gradient; leave the adapters unfrozen"
+            )
+        if base is not None:
+            if not only:
+                raise UserError(f"[base]: {name} shares all of its model; set trainable_only = True in it")
+            fill(self.model, base, task.base_name)
+        self.shared = Layout.of(self.model, without=local, trainable=only)
+        self.local = Layout.of(self.model, only=local, trainable=only)
 
     def load(self, params: Tensor, counters: Tensor, memory: Vectors) -> nn.Module:
         """The model of shared floats [P] and counters [C], its local layers from a site's memory."""
+        if self.frozen is not None:
+            self.frozen.restore()
         self.shared.write(params, self.model)
         self.shared.write_counters(counters, self.model)
         local = memory if LOCAL in memory else self._local_start
@@ -57,10 +88,25 @@ class Workbench:
         self.shared.write(params, self.model)
         return self.model
 
+    def check_frozen(self) -> None:
+        """That training has moved nothing which is not shared.
+
+        Raises:
+            UserError: it has.
+        """
+        if self.frozen is not None:
+            self.frozen.check()
+
     def save(self, params: Tensor, counters: Tensor, path: Path) -> None:
-        """Writes the model of shared floats [P] and counters [C] as safetensors, whole or not at all."""
+        """Writes the model of shared floats [P] and counters [C] as safetensors, whole or not at all.
+
+        Where only what is trained is shared, the file has nothing else.
+        """
         with whole(path) as temporary:
-            save_model(self.load(params, counters, {}), str(temporary))
+            if self.frozen is None:
+                save_model(self.load(params, counters, {}), str(temporary))
+            else:
+                save_file({e.name: e.of(params).to(e.dtype) for e in self.shared.floats}, str(temporary))
 
     def keep_local(self, memory: Vectors) -> Vectors:
         """The memory with the model's local layers, where there are any."""

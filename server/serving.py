@@ -197,6 +197,9 @@ class Serving:
                 listener(event)
 
         score = scorer(self.task, self.bench)
+        if score is not None and "base" in self.config:
+            name = type(self.task).__name__
+            raise UserError(f"task {name}: server_data is scored at the server, where no [base] is; remove server_data")
         noise = level_of(self.dp, self.rounds, len(self.sites), cohort.parts, self.secure)
         self._promise(noise)
         run = Run(self.seat.run, self.seed, self.rounds, self._hyper, strategy, cohort, checkpoints, tell, score, noise)

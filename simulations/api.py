@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from clients.config import TrainingTable
+from hansa.base import Base
 from hansa.errors import UserError
 from hansa.tables import Device, Table
 from hansa.task import Task
@@ -56,6 +57,7 @@ def simulate(
     threads: int = 1,
     engine: str = "loop",
     workers: int | None = None,
+    base: Base | None = None,
     runs: Path | str | None = None,
     run: str | None = None,
     resume: bool = False,
@@ -79,6 +81,7 @@ def simulate(
         threads: of torch; results repeat for the same number.
         engine: what computes the sites, as in [simulation].
         workers: sites that are computed at once; by default as many as there are cores.
+        base: weights of what is not trained, as [base] names them: `hansa.base.Base(path, sha256)`.
         runs: the folder of runs, where the run is stored; by default nothing is kept but the History.
         run: the run's id there.
         resume: go on with that run, which was interrupted.
@@ -116,6 +119,7 @@ def simulate(
         dp=guarded,
         engine=on.engine,
         workers=on.workers,
+        base=base,
     )
     if runs is None:
         return federation.try_out(listeners)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from clients.config import TrainingTable
 from clients.data import DataTable, open_source
+from hansa.base import BaseTable
 from hansa.blame import own_code
 from hansa.config import Config
 from hansa.tables import FederationTable
@@ -51,6 +52,7 @@ def federation_of(config: Config) -> Federation:
         config.get("dp"),
         table.engine,
         table.workers,
+        config.table("base", BaseTable).beside(config.folder) if "base" in config else None,
     )
 
 

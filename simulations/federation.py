@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.config import TrainingTable
+from hansa.base import Base
 from hansa.choose import choose
 from hansa.device import choose_device, hardware, using_threads
 from hansa.errors import UserError
@@ -60,6 +61,7 @@ class Federation:
     dp: DpTable | None = None
     engine: str = "loop"
     workers: int | None = None  # that work at once; None: as many as there are cores for
+    base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
 
     def hyper(self, round: int) -> dict[str, Any]:
         """The hyper-parameters of a round (from 1), as they go into its plan."""
@@ -138,6 +140,8 @@ class Federation:
         if self.stragglers is not None:
             tables["stragglers"] = self.stragglers
         kinds = {"task": type(self.task).__qualname__, "strategy_class": type(self.strategy).__qualname__}
+        if self.base is not None:
+            kinds["base"] = self.base.sha256
         return json.dumps(kinds | {key: table.model_dump() for key, table in tables.items()})
 
 
@@ -153,10 +157,11 @@ class Simulation:
     ) -> None:
         self.what, self.folder, self.listeners, self.watch = what, folder, listeners, watch
         device = choose_device(what.device)
-        self.bench = Workbench(what.task, what.strategy.local, what.seed, device)
+        self.bench = Workbench(what.task, what.strategy.local, what.seed, device, what.base)
         self.test: dict[str, Sums] = {}
         memory = None if folder is None else folder / "memory"
-        bare = Setting(what.task, what.strategy, what.sources, what.seed, device, what.training.num_workers, memory)
+        loaders = what.training.num_workers
+        bare = Setting(what.task, what.strategy, what.sources, what.seed, device, loaders, memory, base=what.base)
         self.halves = Sites(bare, self.bench)
         self.secure = secure_of(
             simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)

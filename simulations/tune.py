@@ -106,7 +106,8 @@ def measured(federation: Federation, seeds: int, *, shown: bool = True) -> tuple
         UserError: no site has sent an update.
         RunFailed: too many rounds in a row did not count.
     """
-    bench = Workbench(federation.task, federation.strategy.local, federation.seed, choose_device("cpu"))
+    task, local = federation.task, federation.strategy.local
+    bench = Workbench(task, local, federation.seed, choose_device("cpu"))  # whose names are wanted, not its weights
     seen, off = Magnitudes(bench.shared), PrivacyTable(secure=False)
     title = "unmasked" if shown else None
     histories = [_run(replace(federation, privacy=off), seed, title, seen.watch) for seed in range(seeds)]

@@ -18,13 +18,13 @@ from clients.parallel.plan import plan_of
 from clients.parallel.ranks import Ranks
 from clients.parallel.slicer import Share
 from clients.parallel.wrap import check, mesh_of, settle, wrapped
+from hansa.base import Base
 from hansa.draft import Draft
 from hansa.errors import UserError
-from hansa.layout import Layout
+from hansa.frozen import Frozen
 from hansa.records import Vectors
-from hansa.seeds import seeded
 from hansa.task import Task
-from hansa.workbench import LOCAL, LOCAL_COUNTERS, Workbench, new_model
+from hansa.workbench import LOCAL, LOCAL_COUNTERS, Workbench
 
 MMAP_THRESHOLD, MIB = -3, 1 << 20  # of glibc's malloc.h: what is larger is mapped by itself
 
@@ -41,22 +41,31 @@ class ParallelBench(Workbench):
         device: this rank's.
         ranks: of the site.
         keys: [training] of site.toml.
+        base: what the frozen tensors are; None: as the task makes them.
 
     Raises:
         UserError: the model cannot be spread so.
     """
 
     def __init__(
-        self, task: Task, local: Sequence[str], seed: int, device: torch.device, ranks: Ranks, keys: ParallelKeys
+        self,
+        task: Task,
+        local: Sequence[str],
+        seed: int,
+        device: torch.device,
+        ranks: Ranks,
+        keys: ParallelKeys,
+        base: Base | None = None,
     ) -> None:
-        with seeded(seed, "model"):
-            self.model = new_model(task)
-        self.shared, self.local = Layout.of(self.model, without=local), Layout.of(self.model, only=local)
+        self._make(task, local, seed, base)
         self.device, self.ranks, self.keys, self.said = device, ranks, keys, ""
         if keys.precision == "float64":
             self.model.double()
         self.degrees = self._choose() if keys.parallel is None else keys.parallel.over(ranks.world)
         check(self.model, self.degrees, keys)
+        if self.degrees.tp > 1 and task.trainable_only:
+            mend = "use shard in place of tp"
+            raise UserError(f"task {type(task).__name__}: trainable_only does not go with tensor parallelism; {mend}")
         plan = plan_of(task, self.model, self.degrees.tp) if self.degrees.tp > 1 else {}
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -68,6 +77,7 @@ class ParallelBench(Workbench):
         kept = self.degrees.whole and keys.precision != "float64"  # [dp] needs it, and is refused otherwise
         self._first = (self.shared.read(self.model), self.shared.read_counters(self.model)) if kept else None
         self.call = wrapped(self.model, self.degrees, keys, self.mesh, plan, device)
+        self.frozen = Frozen(self.model) if task.trainable_only else None
         self.ddp: tuple[frozenset[str], DistributedDataParallel] | None = None
         self.file: Path | None = None
         self.draft: Draft | None = None
@@ -85,6 +95,8 @@ class ParallelBench(Workbench):
     def load(self, params: Tensor, counters: Tensor, memory: Vectors) -> nn.Module:
         """See Workbench; each rank has the vectors, and takes its own parts of them."""
         self.write(params)
+        if self.frozen is not None:
+            self.frozen.restore()
         self.shared.write_counters(counters, self.model)
         kept = memory if LOCAL in memory else self._local_start
         shards.load(kept[LOCAL], self.model, self.local)

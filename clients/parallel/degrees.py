@@ -5,14 +5,14 @@ from torch import nn
 
 from clients.parallel.config import Degrees
 
-COPIES = 4  # of the parameters: themselves, their gradients, and Adam's two moments
+COPIES = 4  # of what is trained: itself, its gradient, and Adam's two moments
 SHARE = 0.6  # of a device's memory that these may take: the rest is for what passes through the model
 GIB = 2**30
 
 
 def needed(model: nn.Module) -> int:
     """Bytes for parameters, gradients and moments of a model, whole."""
-    return COPIES * sum(p.numel() * p.element_size() for p in model.parameters())
+    return sum(p.nbytes * (COPIES if p.requires_grad else 1) for p in model.parameters())
 
 
 def room(device: torch.device, procs: int) -> int:

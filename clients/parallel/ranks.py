@@ -106,3 +106,13 @@ def join(
     kinds = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"  # vectors come and go on the CPU
     dist.init_process_group(kinds, store=store, rank=rank, world_size=world, timeout=within)
     return Ranks(rank, world, timeout)
+
+
+def least(number: int) -> int:
+    """The least of the ranks' numbers, each of whom must ask; a process that has joined none has its own."""
+    if not dist.is_initialized():
+        return number
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    found = torch.tensor(number, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MIN)
+    return int(found)

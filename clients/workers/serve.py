@@ -39,6 +39,7 @@ def begin(said: Mapping[str, Any], voice: Voice) -> Worker:
         voice: tells the supervisor where rank 0 has opened the store.
     """
     place, ranks = Place(Path(said["site"]), said["rank"], said["world"], said["local"]), None
+    place.claim(said["run"])
     if place.parallel:
         store = None if place.rank else open_store(place.world, host=said["host"])
         if store is not None and place.world > 1:

@@ -11,6 +11,7 @@ import torch
 
 from clients.memory import MemoryInRam, MemoryOnDisk, MemoryStore
 from clients.site import SiteHalf
+from hansa.base import Base
 from hansa.layout import Layout
 from hansa.records import Part, Plan
 from hansa.seeds import key
@@ -40,6 +41,7 @@ class Setting:
     stragglers: Stragglers | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)  # what the strategy uploads
     secure: Secure | None = None  # how updates are summed; None: without secure aggregation
+    base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
 
     @property
     def streams(self) -> bool:
@@ -48,7 +50,7 @@ class Setting:
 
     def bench(self) -> Workbench:
         """A model to work on; it starts alike in every process."""
-        return Workbench(self.task, self.strategy.local, self.seed, self.device)
+        return Workbench(self.task, self.strategy.local, self.seed, self.device, self.base)
 
     def collector(self, plan: Plan, asked: Sequence[str], layout: Layout) -> Collector:
         """An empty sum of what the sites asked, or some of them, answer to a plan."""

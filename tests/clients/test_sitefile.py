@@ -68,14 +68,14 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "[bounds]\n'round.rounds' = {max = 1}",
         [
             "[bounds.round.rounds]: a site reads no such table; did you mean [rounds]? "
-            "(tables: dp, federation, privacy, rounds, strategy, training)"
+            "(tables: base, dp, federation, privacy, rounds, strategy, training)"
         ],
     ),
     (
         "[bounds]\n'data.target' = {max = 1}",
         [
             "[bounds.data.target]: a site reads no such table "
-            "(tables: dp, federation, privacy, rounds, strategy, training)"
+            "(tables: base, dp, federation, privacy, rounds, strategy, training)"
         ],
     ),
     (

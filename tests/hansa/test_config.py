@@ -43,7 +43,7 @@ TASK = "file.py:Class, the path relative to federation.toml, e.g. task.py:Heart"
 SITES = 'a number of sites, at least 1, or a list of names such as ["boston", "lyon"]'
 SHARE = "a number of sites (1, 2, ...) or a share of them (above 0.0, up to 1.0)"
 DEVICE = '"auto", "cpu", "cuda", "cuda:1" and the like, "mps"'
-TABLES = "(tables: data, dp, federation, privacy, rounds, simulation, strategy, training)"
+TABLES = "(tables: base, data, dp, federation, privacy, rounds, simulation, strategy, training)"
 
 # What stands below BASE, and the lines that it gets, each after "federation.toml ".
 MISTAKES: list[tuple[str, list[str]]] = [

@@ -1,6 +1,7 @@
 """What ranks are asked to do, and what one process does in its place: the numbers that come back are differences."""
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,11 @@ from clients.parallel.bench import ParallelBench
 from clients.parallel.config import Degrees, ParallelKeys
 from clients.parallel.dpsgd import spread as spread_privately
 from clients.parallel.ranks import Ranks
+from clients.parallel.scoring import evaluate
 from clients.parallel.site import ParallelSite
 from clients.parallel.slicer import ParallelBatches
 from clients.parallel.trainer import ParallelTrainer
+from clients.parallel.wrap import settle
 from clients.poisson import PoissonBatches, rows_of_units
 from clients.private import Drawn
 from clients.site import SiteHalf
@@ -116,6 +119,38 @@ class Odd(Task):
         return model
 
 
+class LowRank(nn.Module):
+    """A layer that does not move, and a change of low rank to it that does (Hu et al. 2022)."""
+
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base_layer(x) + self.up(self.down(x))
+        return out
+
+
+def adapted() -> Transformer:
+    """A transformer of which only adapters of two layers a block are trained; their changes are not zero."""
+    model = Transformer().requires_grad_(False)
+    for layer in model.layers:
+        assert isinstance(layer, Block)
+        layer.q, layer.v = LowRank(layer.q, 2), LowRank(layer.v, 2)  # type: ignore[assignment]
+    return model
+
+
+class Adapted(Words):
+    """A language model that stays as it is, and adapters."""
+
+    trainable_only = True
+
+    def model(self) -> nn.Module:
+        return adapted()
+
+
 def words(rows: int) -> TensorDataset:
     return TensorDataset(torch.randint(VOCABULARY, (rows, LENGTH), generator=torch_generator(1, "words")))
 
@@ -129,6 +164,7 @@ def numbers(rows: int) -> TensorDataset:
 TASKS: dict[str, tuple[Callable[[], Task], Callable[[int], TensorDataset]]] = {
     "words": (Words, words),
     "odd": (Odd, numbers),
+    "adapted": (Adapted, words),
 }
 
 
@@ -217,6 +253,34 @@ def update(ranks: Ranks, *, task: str, strategy: str, rows: int, keys: dict[str,
     }
 
 
+def base_of(model: nn.Module) -> dict[str, bytes]:
+    """A hash of each tensor that is not trained, of this rank's part of it."""
+    frozen = {name: shards.local(p) for name, p in model.named_parameters() if not p.requires_grad}
+    return {name: hashlib.sha256(p.detach().numpy().tobytes()).digest() for name, p in frozen.items()}
+
+
+def untouched(ranks: Ranks, *, keys: dict[str, Any]) -> Any:
+    """Whether two rounds and a score leave the base alone, how many hashes say so, and what is shared."""
+    case = Case("adapted", "scaffold", 16, {"optimizer": "sgd", "momentum": 0.9})
+    bench, trainer, batches = spread(case, ranks, keys)
+    before = base_of(bench.model)
+    for _ in range(2):
+        trainer.fit(bench.load(case.anchor, case.plain.start[1], {}), batches)
+        evaluate(case.task, bench, case.rows, 4)
+    settle(bench.call)
+    bench.check_frozen()
+    return [base_of(bench.model) == before, len(before), sorted(e.name for e in bench.shared.floats)]
+
+
+def meddled(ranks: Ranks, *, keys: dict[str, Any]) -> Any:
+    """A task that writes to the base."""
+    case = Case("adapted", "fedavg", 16, {})
+    bench, _, _ = spread(case, ranks, keys)
+    with torch.no_grad():
+        shards.local(next(iter(bench.model.parameters()))).add_(1)
+    bench.check_frozen()
+
+
 def round_trip(ranks: Ranks, *, task: str, keys: dict[str, Any], dtype: str) -> Any:
     """Whether any vector [P] comes back bit for bit, NaN and all, and what share of the floats a rank holds."""
 
@@ -294,9 +358,9 @@ def randomness(ranks: Ranks, *, keys: dict[str, Any]) -> Any:
     }
 
 
-def private(ranks: Ranks, *, rate: float, units: int | None, noise: float) -> Any:
+def private(ranks: Ranks, *, rate: float, units: int | None, noise: float, task: str = "odd") -> Any:
     """Differences of a round of DP-SGD from one process's, by the same key."""
-    case = Case("odd", "fedprox", 24, {"steps": 6, "epochs": None, "lr": 0.1})
+    case = Case(task, "fedprox", 24, {"steps": 6, "epochs": None, "lr": 0.1})
     groups = None if units is None else rows_of_units([row % units for row in range(24)])
     kind: Any = "record" if units is None else "group"
     mechanism = DpSgd(kind, units or 24, rate, noise, 0.5, 6)

@@ -62,6 +62,34 @@ def test_private_training_is_that_of_one_process(
     assert found["seen"][0] == found["seen"][1]
 
 
+def test_private_training_of_adapters_is_that_of_one_process(pools: "Callable[[int], Pool]") -> None:
+    found = pools(2).ask("private", rate=0.4, units=None, noise=0.3, task="adapted")
+    assert found["moved"] > 1e-3
+    assert found["apart"] <= 3e-8 * max(1.0, found["moved"] / 0.1)
+    assert found["seen"][0] == found["seen"][1]
+
+
+@pytest.mark.parametrize("degrees", [{"dp": 2}, {"shard": 2}])
+def test_ranks_share_adapters_and_leave_the_base_alone(pools: "Callable[[int], Pool]", degrees: dict[str, int]) -> None:
+    """Two layers of two blocks have adapters, of two matrices each; 12 tensors a block and 5 beside them stay."""
+    same, hashes, shared = pools(2).ask("untouched", keys={"parallel": degrees})
+    assert same
+    assert hashes == 29
+    layers = [f"layers.{block}.{name}" for block in (0, 1) for name in ("q", "v")]
+    assert shared == [f"{layer}.{part}.weight" for layer in layers for part in ("down", "up")]
+
+
+@pytest.mark.parametrize("degrees", [{"dp": 2}, {"shard": 2}])
+def test_a_base_that_was_written_to_is_refused(pools: "Callable[[int], Pool]", degrees: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=r"parameter 'token.weight' is not shared \(trainable_only\), and was changed"):
+        pools(2).ask("meddled", keys={"parallel": degrees})
+
+
+def test_adapters_of_layers_that_are_cut_are_refused(pools: "Callable[[int], Pool]") -> None:
+    with pytest.raises(UserError, match="task Adapted: trainable_only does not go with tensor parallelism; use shard"):
+        pools(2).ask("untouched", keys={"parallel": {"tp": 2}})
+
+
 @pytest.mark.parametrize(("world", "degrees"), [(2, {"dp": 2}), (4, {"shard": 4})])
 @pytest.mark.parametrize("strategy", ["fedprox", "scaffold"])
 def test_a_site_s_answers_are_those_of_one_process(

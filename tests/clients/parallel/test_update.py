@@ -65,6 +65,12 @@ def test_a_loss_over_tokens_is_weighed_by_what_the_task_counts(pools: "Callable[
     check(update(pools, family, task="padded", keys={"accumulation": 2}))
 
 
+@pytest.mark.parametrize("family", ["ddp", "fsdp2"])
+def test_an_update_of_adapters_is_that_of_one_process(pools: "Callable[[int], Pool]", family: str) -> None:
+    keys = {"accumulation": 2, "activation_checkpointing": True}
+    check(update(pools, family, task="adapted", strategy="scaffold", keys=keys, training={"clip_norm": 0.5}))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("family", [*FAMILIES, *WIDE])
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "scaffold"])
