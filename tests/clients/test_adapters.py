@@ -79,7 +79,7 @@ def settle(site: Path, base: str) -> None:
 
 
 def worker(app: Path) -> Worker:
-    return Worker(app, Place(app.parent / "site", 0, 1), "run")
+    return Worker(app, Place(app.parent / "site", 0, 1, 0), "run")
 
 
 def plan_of(bench: Workbench) -> tuple[Plan, wire.Plan]:

@@ -92,7 +92,7 @@ def test_what_another_user_wrote_stays_one_line(folder: Path) -> None:
 def test_ranks_share_a_cpu(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('[site]\nname = "a"\nserver = "h:1"\n[training]\ndevice = "cpu"\n')
     for run in ("r1", "r2"):
-        Place(tmp_path, 0, 1).claim(run)
+        Place(tmp_path, 0, 1, 0).claim(run)
 
 
 @pytest.mark.gpu
@@ -100,7 +100,7 @@ def test_a_gpu_is_held_by_the_rank_that_computes_on_it(tmp_path: Path) -> None:
     import torch
 
     (tmp_path / "site.toml").write_text('[site]\nname = "a"\nserver = "h:1"\n[training]\ndevice = "cuda:0"\n')
-    place = Place(tmp_path, 0, 1)
+    place = Place(tmp_path, 0, 1, 0)
     place.claim("r1")
     uuid = str(torch.cuda.get_device_properties(0).uuid)
     with pytest.raises(UserError, match=f"GPU {uuid} is in use by site a, run r1, rank 0"):
