@@ -147,12 +147,13 @@ def _participant(
 ) -> Answer:
     secure = said.privacy.wants(len(folder.roster.sites))
 
-    def invite(ready: Ready) -> Invitation:
+    def invite(ready: Ready | None) -> Invitation:
         address = folder.file.site.session or str(told["address"])
         if server_name:
             address = os.environ.get(SESSIONS, address)
         epoch, token = int(told["epoch"]), str(told["token"])
-        return Invitation(address, run, epoch, node, ready.layout, ready.strategy, token, ready.sums)
+        found = ("", "", token) if ready is None else (ready.layout, ready.strategy, token, ready.sums)
+        return Invitation(address, run, epoch, node, *found)
 
     def start() -> Group:
         return Group(app_folder, folder.path, run, spool, training, say, ground, secure)

@@ -5,11 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hansa.errors import UserError
 from hansa.evaluate import to_device
 from hansa.seeds import derive, torch_generator
-from hansa.task import Dataset, Site, Task, collate
+from hansa.task import Dataset, Site, Task, collate, is_whole
+
+BLOCK = 1 << 22  # bytes of rows that are gathered at once
 
 
 class Batches:
@@ -40,11 +43,26 @@ class Batches:
         for batch in itertools.islice(self._endless(self.passes, done), self.steps - done):
             yield self.task.batch_transform(to_device(batch, self.device))
 
+    def table(self) -> tuple[Tensor, Tensor]:
+        """The rows of a pass by their numbers, [steps, B], and how many each batch has, [steps]: the rest is padding.
+
+        It is the first pass that `after` would give, where no other processes load rows.
+        """
+        self.passes += 1
+        generator, n = torch_generator(*self.purpose, "batches", self.passes), len(self.dataset)
+        epochs, width = -(-self.steps // self.per_epoch), min(self.size, n)
+        rows = torch.zeros(epochs, self.per_epoch * width, dtype=torch.int64)
+        for order in rows:
+            order[:n] = torch.randperm(n, generator=generator)[: len(order)]
+        counts = torch.full((self.per_epoch,), width)
+        counts[-1] = min(n, self.per_epoch * width) - (self.per_epoch - 1) * width
+        return rows.view(-1, width)[: self.steps], counts.repeat(epochs)[: self.steps]
+
     def _endless(self, number: int, done: int) -> Iterator[Any]:
         order, loading = (torch_generator(*self.purpose, of, number) for of in ("batches", "workers"))
         for rows in self._epochs(order):
             if not self.workers:
-                yield from (collate(self.dataset, r) for r in rows[done:])
+                yield from self._collated(rows[done:])
             else:  # whose own draws begin with each epoch: what is done is loaded again
                 loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
                     self.dataset,  # type: ignore[arg-type]  # any map-style dataset will do
@@ -54,6 +72,18 @@ class Batches:
                 )
                 yield from itertools.islice(loader, done, None)
             done = max(0, done - self.per_epoch)
+
+    def _collated(self, rows: list[list[int]]) -> Iterator[Any]:
+        """The batches; of whole tensors those of a block are gathered at once, which costs less than one by one."""
+        if not is_whole(self.dataset):
+            yield from (collate(self.dataset, one) for one in rows)
+            return
+        width = sum(t.nbytes for t in self.dataset.tensors) // max(1, len(self.dataset))  # bytes a row
+        together = max(1, BLOCK // max(1, width * self.size))
+        for first in range(0, len(rows), together):
+            block = rows[first : first + together]
+            gathered = collate(self.dataset, [row for one in block for row in one])
+            yield from zip(*(t.split([len(one) for one in block]) for t in gathered), strict=True)
 
     def _epochs(self, generator: torch.Generator) -> Iterator[list[list[int]]]:
         """The rows of each batch of an epoch, without end."""

@@ -19,7 +19,20 @@ from google.protobuf.message import DecodeError
 from clients.transfers import Sending, Vectors
 from hansa.errors import UserError
 from hansa.wire import rules
-from hansa.wire.link_pb2 import Beat, Blob, Bye, Fetch, Hello, Plan, ServerFrame, SiteFrame, Taken, Upload, Welcome
+from hansa.wire.link_pb2 import (
+    Beat,
+    Blob,
+    Bye,
+    Fetch,
+    Hello,
+    Plan,
+    ServerFrame,
+    SiteFrame,
+    Taken,
+    Upload,
+    Waiting,
+    Welcome,
+)
 
 T = TypeVar("T")
 
@@ -35,8 +48,8 @@ class Invitation:
     run: str
     epoch: int
     node: int  # Flower's
-    layout: str  # digest
-    strategy: str  # digest
+    layout: str  # digest; empty while nobody at the site knows the model
+    strategy: str  # digest, as well
     token: str = field(repr=False)
     sums: tuple[tuple[str, tuple[int, ...]], ...] = ()  # names and shapes of the site's metric sums, if it is to tell
 
@@ -129,10 +142,16 @@ class Link:
         identity: the site's certificate and the one CA that it trusts.
         spool: folder for vectors, each a file under its hash in hex; other names in it are left alone.
         orphan_after: seconds to look for a server before the first Welcome says how long.
+        waiting: what the site waits for, if it does.
     """
 
     def __init__(
-        self, invitation: Invitation, identity: Identity, spool: Path, orphan_after: float = rules.ORPHAN_AFTER
+        self,
+        invitation: Invitation,
+        identity: Identity,
+        spool: Path,
+        orphan_after: float = rules.ORPHAN_AFTER,
+        waiting: Waiting | None = None,
     ) -> None:
         self._invitation, self._identity = invitation, identity
         self._vectors = Vectors(spool)
@@ -146,6 +165,7 @@ class Link:
         self._bulk: _Bulk | None = None  # while there is a session
         self._heard = self._contact = time.monotonic()
         self._end: Exception | None = None
+        self._waiting = waiting
         self._closing, self._tick = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
 
@@ -188,6 +208,13 @@ class Link:
         """Puts a Result, Secure or Refused on its way: it leaves when there is a session."""
         with self._turn:
             self._outbox.append(frame)
+            self._turn.notify_all()
+
+    def wait(self, waiting: Waiting | None) -> None:
+        """Tells what the site waits for, or that it waits no longer; after a loss the connection's Hello says it."""
+        with self._turn:
+            self._waiting = waiting
+            self._outbox.append(SiteFrame(waiting=waiting or Waiting()))
             self._turn.notify_all()
 
     def fetch(self, plan: Plan) -> dict[str, Path]:
@@ -359,6 +386,8 @@ class Link:
         hello.instance = self._instance
         for name, shape in said.sums:
             hello.sums.add(name=name, shape=shape)
+        if self._waiting is not None:
+            hello.waiting.CopyFrom(self._waiting)
         return hello
 
     def _take(self, frame: ServerFrame, mine: int) -> bool:

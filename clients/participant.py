@@ -5,22 +5,24 @@ Light, like all that the ClientApp imports: no torch.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from clients import planrules
 from clients.bounds import BoundsTable
 from clients.child import ChildDied, ChildFailed, Ready
 from clients.failures import LINES, Failure
-from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, UploadRefused
+from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, Turned, UploadRefused
 from clients.refusals import Reason, Refused
 from clients.secure import SecureHalf
 from clients.spending import Reserve, Spending
 from clients.workers.group import Group
 from hansa.errors import UserError
-from hansa.wire.link_pb2 import Plan, Secure, SiteFrame
+from hansa.wire.link_pb2 import Plan, Secure, SiteFrame, Waiting
 from hansa.wire.link_pb2 import Refused as RefusedFrame
 from hansa.wire.rules import INLINE
 
+SOON = 10.0  # seconds that a group may take to start before the server is told
 LOOK = 0.2  # seconds between two looks at the session while the group works
 MAX_DEATHS = 10  # plans of one run over which the group has died for good
 
@@ -33,7 +35,7 @@ class Participant:
     """A site in one run.
 
     Args:
-        invite: makes the invitation, once the group has told what it has found.
+        invite: makes the invitation, from what the group has found; None: that is not known yet.
         start: starts a worker group.
         identity: the site's certificate and the authority that it trusts.
         spool: folder of this run for vectors and uploads.
@@ -46,7 +48,7 @@ class Participant:
 
     def __init__(
         self,
-        invite: Callable[[Ready], Invitation],
+        invite: Callable[[Ready | None], Invitation],
         start: Callable[[], Group],
         identity: Identity,
         spool: Path,
@@ -73,8 +75,11 @@ class Participant:
         self.spool.mkdir(parents=True, exist_ok=True)
         # The one thread that starts ranks, at first and again, lives as long as the run: they die with the thread.
         with ThreadPoolExecutor(1, "training") as hands:
-            self.group = hands.submit(self.start).result()
+            starting = hands.submit(self._begin)
             try:
+                if (over := self._until(starting)) is not None:
+                    return over
+                starting.result()
                 self.ready = self.group.ready
                 with Link(self.invite(self.ready), self.identity, self.spool) as link:
                     return self._follow(link, hands)
@@ -82,7 +87,31 @@ class Participant:
                 return "the server was gone for too long"
             finally:
                 self.plan = None
-                self.group.kill()
+                if starting.exception() is None:  # one that is not there yet cannot be ended
+                    self.group.kill()
+
+    def _begin(self) -> None:
+        self.group = self.start()
+
+    def _until(self, starting: Future[None]) -> str | None:
+        """Waits for the group. Where that takes long, the server is told, so that it knows the site, and waits for it.
+
+        Returns:
+            The server's line, if the run is over meanwhile.
+        """
+        with suppress(TimeoutError):
+            starting.exception(SOON)
+            return None
+        try:
+            with Link(self.invite(None), self.identity, self.spool, waiting=Waiting(state="starting")) as link:
+                while not starting.done():
+                    frame = link.next(LOOK)
+                    if frame is not None and frame.HasField("over"):
+                        return frame.over.line
+        except Turned as turned:
+            if turned.code != "layout":  # a server of protocol 1.1 takes nobody who does not know the model
+                raise
+        return None
 
     def _follow(self, link: Link, hands: ThreadPoolExecutor) -> str:
         """Answers plans until the run is over. A new plan ends the work on an older one, which came too late."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from clients.workers.progress import Progress
 from hansa.errors import UserError
 from hansa.evaluate import EVALUATION_ROWS, evaluate
 from hansa.metrics import Sums
-from hansa.records import Plan, Refusal, Reply
+from hansa.records import LocalRun, Plan, Refusal, Reply
 from hansa.seeds import seeded
 from hansa.task import FROM_TRAIN, Dataset, Site, Task, sized
 from hansa.workbench import Workbench
@@ -29,6 +30,15 @@ from privacy.dp.terms import DpTerms, terms_in
 from strategies.base import Memory, Strategy
 
 PROBED = 4  # rows that tell which metrics there are
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A train plan that a site has taken up."""
+
+    memory: Memory  # that it starts from
+    train: Dataset
+    sums: Sums  # of the incoming model on validation rows
 
 
 @dataclass
@@ -46,6 +56,7 @@ class SiteHalf:
     def __post_init__(self) -> None:
         self.seen: Seen | None = None  # what the last plan under differential privacy met
         self.progress: Progress | None = None  # where it is kept how far training is, if it is
+        self.seeding: Callable[..., AbstractContextManager[None]] = seeded  # of what training draws
 
     @property
     def answers(self) -> bool:
@@ -89,14 +100,28 @@ class SiteHalf:
         return Reply(self.site.name, len(rows), sums=self._score(plan, memory, rows))
 
     def _train(self, plan: Plan, memory: Memory) -> Reply | Refusal:
+        begun = self.begin(plan, memory)
+        if isinstance(begun, Refusal):
+            return begun
+        return self.answer(plan, begun, *self.fit(plan, begun))
+
+    def begin(self, plan: Plan, memory: Memory) -> Begun | Refusal:
+        """Takes a train plan up: the incoming model is scored, and the rows are there."""
         train, valid = self._rows
         if not len(train):
             return Refusal(self.site.name, "no training rows")
-        sums = self._score(plan, memory, valid) if valid is not None and len(valid) else {}
-        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, memory)
-        context = self._trainer(plan, memory, len(train))
-        run, staged = _pair(self._fit(model, context, plan, train), "local_update")
+        return Begun(memory, train, self._score(plan, memory, valid) if valid is not None and len(valid) else {})
+
+    def fit(self, plan: Plan, begun: Begun) -> tuple[LocalRun, Memory]:
+        """Local training, and the memory that it leaves."""
+        model = self.bench.load(plan.broadcast.params, plan.broadcast.counters, begun.memory)
+        context = self._trainer(plan, begun.memory, len(begun.train))
+        run, staged = _pair(self._fit(model, context, plan, begun.train), "local_update")
         self.bench.check_frozen()
+        return run, staged
+
+    def answer(self, plan: Plan, begun: Begun, run: LocalRun, staged: Memory) -> Reply | Refusal:
+        """What comes of training: the upload is made, and memory staged."""
         if not run.steps:
             return Refusal(self.site.name, _idle(plan.hyper["precision"]))
         layers = self.bench.keep_local({})
@@ -106,7 +131,7 @@ class SiteHalf:
         staged = {**staged, **layers}
         if staged:
             self.memory.stage(plan.version, staged, plan.memory.get(self.site.name))
-        sums |= {f"train/{name}": one for name, one in run.sums.items()}
+        sums = begun.sums | {f"train/{name}": one for name, one in run.sums.items()}
         version = plan.version if staged else None
         return Reply(self.site.name, run.examples, upload, run.counters, sums, version)
 
@@ -115,11 +140,12 @@ class SiteHalf:
             return self._fit_private(terms, model, context, plan, train)
         if self._stream:  # it draws from the global generator as the task left it
             return self.strategy.local_update(model, self._stream.round(plan.hyper, self.bench.device), context)
-        batches = self._batches(plan, train)
-        with seeded(*batches.purpose, "train"):
+        batches = self.batches(plan, train)
+        with self.seeding(*batches.purpose, "train"):
             return self.strategy.local_update(model, batches, context)
 
-    def _batches(self, plan: Plan, train: Dataset) -> Batches:
+    def batches(self, plan: Plan, train: Dataset) -> Batches:
+        """The plan's batches of training rows."""
         where = (plan.seed, plan.round, self.site.name)
         return Batches(self.task, train, plan.hyper, where, self.bench.device, self.workers)
 

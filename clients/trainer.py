@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from clients.batches import Batches
 from clients.hooks import Hooks
+from clients.plainsgd import optimizer_of
 from clients.workers.progress import Progress
 from clients.workers.state import Generators, Pass, Tensors
 from hansa.errors import UserError
@@ -63,7 +64,7 @@ class Trainer:
                 one number.
         """
         trained = moving(model, tuple(only), tuple(without))
-        optimizer = self.task.optimizer(trained.values(), self.hyper)
+        optimizer = optimizer_of(self.task, list(trained.values()), self.hyper, kept=self.progress is not None)
         scheduler = self.task.scheduler(optimizer, getattr(batches, "steps", 0))
         if not hasattr(scheduler, "step") and scheduler is not None:
             raise UserError(f"task: scheduler gave {type(scheduler).__name__}; return one of torch's, or None")
@@ -132,34 +133,52 @@ class Steps:
         """One step from a batch's mean loss; False where the loss scaler left it out."""
         if not mean_loss(loss).requires_grad:
             raise UserError("task: the loss has no gradient; compute it in torch from the model's output, undetached")
-        grads = torch.autograd.grad(self.scaler.scale(loss), self.parameters, allow_unused=True)
+        scaled = self.scaler.is_enabled()
+        grads = torch.autograd.grad(self.scaler.scale(loss) if scaled else loss, self.parameters, allow_unused=True)
         for p, grad in zip(self.parameters, grads, strict=True):
             p.grad = grad
-        self.scaler.unscale_(self.optimizer)
+        if scaled:
+            self.scaler.unscale_(self.optimizer)
         if self.hooks is not None and self.hooks.corrects:
             self.hooks.correct()
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
         self.tried += 1
         self.loss_sum += loss.detach()
-        if self.scaler.get_scale() < scale:
-            return False  # infinite gradients under float16
+        if not scaled:
+            self.optimizer.step()
+        elif not self._scaled_step():
+            return False
         self._count()
         if self.hooks is not None and self.hooks.follows:
             self.hooks.follow()
         return True
 
+    def _scaled_step(self) -> bool:
+        """Under float16; False where gradients were infinite."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale
+
     def _count(self) -> None:
-        """What this step adds to `LocalRun.lr_sum`: torch's SGD buffer for a constant gradient of 1, times lr."""
-        group = self.optimizer.param_groups[0]
-        momentum = float(group.get("momentum", 0.0))
-        damped = 1.0 - float(group.get("dampening", 0.0)) if momentum and self.taken else 1.0
-        self.buffer = momentum * self.buffer + damped
-        self.lr_sum += float(group["lr"]) * (1.0 + momentum * self.buffer if group.get("nesterov") else self.buffer)
+        self.buffer, moved = constant_gradient(self.optimizer.param_groups[0], self.taken, self.buffer)
+        self.lr_sum += moved
         self.taken += 1
+
+
+def constant_gradient(group: Mapping[str, Any], taken: int, buffer: float) -> tuple[float, float]:
+    """What a step does with a gradient that is 1 each time: torch's SGD buffer, and how far the parameter moves.
+
+    Args:
+        group: of the optimiser's parameters.
+        taken: steps before this one.
+        buffer: after the step before.
+    """
+    momentum = float(group.get("momentum", 0.0))
+    damped = 1.0 - float(group.get("dampening", 0.0)) if momentum and taken else 1.0
+    buffer = momentum * buffer + damped
+    return buffer, float(group["lr"]) * (1.0 + momentum * buffer if group.get("nesterov") else buffer)
 
 
 def moving(model: nn.Module, only: tuple[str, ...], without: tuple[str, ...]) -> dict[str, nn.Parameter]:

@@ -50,9 +50,16 @@ def choose(kind: str, name: str, base: type[T], folder: Path = Path()) -> type[T
         return _plugin(point, base, what)
     if own:
         return own
-    known = [*(n for n in builtins if _built_in(f"{package}.{n}", base)), *plugins]
-    near, there = nearest(name, known, '"{}"'), ", ".join(sorted(known)) or "none"
-    raise UserError(f'no {what} "{name}"{near} (there are: {there})')
+    there = known(kind, base)
+    near, listed = nearest(name, there, '"{}"'), ", ".join(sorted(there)) or "none"
+    raise UserError(f'no {what} "{name}"{near} (there are: {listed})')
+
+
+def known(kind: str, base: type[T]) -> list[str]:
+    """The names of a kind: the built-ins', then those that are registered."""
+    package, _ = KINDS[kind]
+    own = [name for name in _modules(package) if _built_in(f"{package}.{name}", base)]
+    return [*own, *registered(f"hansa.{kind}")]
 
 
 def registered(group: str) -> dict[str, EntryPoint]:

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,7 @@ class Layout:
         self.floats = tuple(e for e in entries if e.kind != "counter")
         self.counters = tuple(e for e in entries if e.kind == "counter")
         self.parameters = tuple(e for e in self.floats if e.kind == "parameter")
+        self._places: WeakKeyDictionary[nn.Module, _Places] = WeakKeyDictionary()
 
     @classmethod
     def of(
@@ -106,7 +108,7 @@ class Layout:
     def read(self, module: nn.Module, out: Tensor | None = None) -> Tensor:
         """The module's shared floats, [P] float32 on the CPU; `out` is filled in place of a new vector."""
         vector = torch.empty(self.size) if out is None else out
-        tensors = dict(_tensors(module))
+        tensors = self._tensors(module)
         for entry in self.floats:
             entry.of(vector).copy_(self._same(entry, tensors))
         return vector
@@ -116,7 +118,7 @@ class Layout:
         """Puts a vector [P] back into the module."""
         if vector.shape != (self.size,):
             raise UserError(f"layout: a vector of shape {tuple(vector.shape)} where ({self.size},) is needed")
-        tensors = dict(_tensors(module))
+        tensors = self._tensors(module)
         for entry in self.floats:
             self._same(entry, tensors).copy_(entry.of(vector))
 
@@ -124,7 +126,7 @@ class Layout:
     def read_counters(self, module: nn.Module) -> Tensor:
         """The module's integer buffers, [C] int64 on the CPU."""
         counters = torch.empty(self.n_counters, dtype=torch.int64)
-        tensors = dict(_tensors(module))
+        tensors = self._tensors(module)
         for entry in self.counters:
             entry.of(counters).copy_(self._same(entry, tensors))
         return counters
@@ -134,7 +136,7 @@ class Layout:
         """Puts counters [C] back into the module."""
         if counters.shape != (self.n_counters,):
             raise UserError(f"layout: counters of shape {tuple(counters.shape)} where ({self.n_counters},) is needed")
-        tensors = dict(_tensors(module))
+        tensors = self._tensors(module)
         for entry in self.counters:
             self._same(entry, tensors).copy_(entry.of(counters))
 
@@ -155,12 +157,33 @@ class Layout:
             if a != b:
                 raise UserError(f"model: tensor {name!r} is {_show(b)} where the federation has {_show(a)}")
 
+    def _tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        places = self._places.get(module)
+        if places is None or not places.hold():
+            places = self._places[module] = _Places(module)
+        return places.tensors
+
     def _same(self, entry: Entry, tensors: dict[str, Tensor]) -> Tensor:
         tensor = tensors.get(entry.name)
         if tensor is None or tuple(tensor.shape) != entry.shape or tensor.dtype != entry.dtype:
             found = "missing" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
             raise UserError(f"model: tensor {entry.name!r} is {found} where the federation has {_show(entry)}")
         return tensor
+
+
+class _Places:
+    """A module's tensors, found once: to walk through a small module costs more than to copy it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.tensors = dict(_tensors(module))
+        homes: list[dict[str, Any]] = [
+            home for one in module.modules() for home in (vars(one)["_modules"], one._parameters, one._buffers)
+        ]
+        self._held = [(home, name, thing) for home in homes for name, thing in home.items()]
+
+    def hold(self) -> bool:
+        """Whether each is still where it was found."""
+        return all(home.get(name) is thing for home, name, thing in self._held)
 
 
 def chunks(length: int, size: int = 1 << 18) -> Iterator[slice]:

@@ -45,15 +45,16 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     """Seeds the global generators (torch's for dropout and initialisation, numpy's, Python's) and puts them back."""
     one = derive(seed, *purpose)
     numpy_state, python_state = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        _seeding()(one)
-        np.random.seed(one % 2**32)
-        random.seed(one)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)
-            random.setstate(python_state)
+    torch_state = torch.default_generator.get_state()
+    _seeding()(one)
+    np.random.seed(one % 2**32)
+    random.seed(one)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def _digest(seed: int, *purpose: str | int) -> bytes:

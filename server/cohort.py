@@ -23,6 +23,13 @@ class Rule:
     quorum: int  # sites
 
 
+class InOrder(list[str]):
+    """Names in alphabetical order, which need not be put into it again."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(sorted(names))
+
+
 class Cohort(Protocol):
     """Sites that may be asked: an engine in simulation, connections in deployment."""
 
@@ -42,7 +49,7 @@ class Cohort(Protocol):
 
 def draw(sites: Iterable[str], number: int, seed: int, round: int) -> list[str]:
     """The sites asked in a round: drawn without replacement, by the run's seed, whatever the order they come in."""
-    known = sorted(sites)
+    known = sites if isinstance(sites, InOrder) else sorted(sites)
     if number >= len(known):
         return known
     chosen = numpy_generator(seed, round, "cohort").choice(len(known), number, replace=False)

@@ -2,7 +2,7 @@
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -17,6 +17,7 @@ from server.cohort import Collector, Rule
 from server.events import Event, RoundCommitted
 from server.link import Links
 
+LOOK = 0.2  # seconds between two looks at who waits for machines
 REJOIN = 10.0  # seconds that a round waits for a site that is gone, where the quorum is met without it
 
 
@@ -24,7 +25,8 @@ class LinkedCohort:
     """Sites over the link.
 
     A round ends when every site asked has answered; when those that have not are gone for `rejoin` seconds and the
-    quorum is met; or at the deadline.
+    quorum is met; or at the deadline. For a site that waits for its own machines, the time until it has them does not
+    count: no plan goes out meanwhile, and the deadline of one that is out begins anew.
 
     Args:
         links: the sessions.
@@ -33,7 +35,8 @@ class LinkedCohort:
         layout: of the shared model.
         deadline: seconds from the plan to the end of the round.
         rejoin: seconds.
-        say: gets a line about a site that left or came.
+        say: gets a line about a site that left or came, or waits.
+        machines: seconds that a round waits for a site that waits for its own machines.
     """
 
     def __init__(
@@ -45,9 +48,11 @@ class LinkedCohort:
         deadline: float,
         rejoin: float = REJOIN,
         say: Callable[[str], None] = print,
+        machines: float = 0.0,
     ) -> None:
         self.links, self._sites, self.parts, self.layout = links, tuple(sites), parts, layout
-        self.deadline, self.rejoin, self.say = deadline, rejoin, say
+        self.deadline, self.rejoin, self.say, self.machines = deadline, rejoin, say, machines
+        self.told_waiting: dict[str, str] = {}  # site -> what was said of its wait
         # Site -> since when. Through all rounds: for one that stays away no further round waits.
         self.gone = dict.fromkeys(self._sites, time.monotonic())
 
@@ -58,10 +63,28 @@ class LinkedCohort:
 
     def ask(self, plan: Plan, sites: Sequence[str]) -> None:
         """Gives the plan to the sites that are here; the others get it when they come."""
+        while self._unready(sites):
+            time.sleep(LOOK)
         self.plan, self.id = plan, f"{plan.round}-{plan.kind}-{plan.split}"
         self.ends = time.monotonic() + self.deadline
         self.waiting = dict.fromkeys(sites, "not connected")  # -> why it has not answered
         self._open(PlanFrame(vectors=self.links.offer(self.id, plan_vectors(plan.broadcast))))
+
+    def _unready(self, sites: Collection[str]) -> bool:
+        """Whether to go on waiting, since some of these sites wait for their own machines; says so where it is news."""
+        waits = {site: wait for site, wait in self.links.waiting().items() if site in sites}
+        for site, wait in waits.items():
+            if self.told_waiting.get(site) != wait.line:
+                self.say(f"{site} {wait.line}")
+        self.told_waiting = {site: wait.line for site, wait in waits.items()}
+        return any(time.monotonic() - wait.since < self.machines for wait in waits.values())
+
+    def _put_off(self, sites: Collection[str]) -> bool:
+        """Puts the end of the round off, as long as some of these sites wait for their own machines."""
+        unready = self._unready(sites)
+        if unready:
+            self.ends = max(self.ends, time.monotonic() + self.deadline)
+        return unready
 
     def _open(self, common: PlanFrame) -> None:
         """Gets ready for answers, and asks; `common` is what the plan says to all sites alike."""
@@ -98,6 +121,7 @@ class LinkedCohort:
 
     def _patience(self, rule: Rule) -> float:
         """Seconds for which the round goes on waiting, if nothing comes."""
+        self._put_off(self.waiting)
         now = time.monotonic()
         left = self.ends - now
         if len(self.collector.examples) >= rule.quorum and all(site in self.gone for site in self.waiting):

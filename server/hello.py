@@ -43,6 +43,11 @@ def turned(code: Turn, line: str) -> Turned:
 NO_SITE = turned("certificate", "the certificate names no site of this federation; enrol the site, then try again")
 
 
+def is_early(hello: Hello) -> bool:
+    """Whether the site is not ready to train, and so cannot say yet on what."""
+    return hello.HasField("waiting") and not hello.layout
+
+
 def check(hello: Hello, site: str | None, terms: Terms) -> Turned | None:
     """Why a site gets no session, or None.
 
@@ -64,6 +69,8 @@ def check(hello: Hello, site: str | None, terms: Terms) -> Turned | None:
     if hello.epoch > terms.epoch:
         line = f"this server is of epoch {terms.epoch}, the site has seen {hello.epoch}: another server has taken over"
         return turned("epoch", line)
+    if is_early(hello):
+        return None
     if hello.layout != terms.layout:
         return turned("layout", "the model's shared tensors differ from the server's; give both the same app and torch")
     if hello.strategy != terms.strategy:

@@ -18,12 +18,26 @@ from google.protobuf.message import DecodeError
 from hansa.errors import UserError
 from hansa.identity import fingerprint
 from hansa.wire import rules
-from hansa.wire.link_pb2 import Beat, Blob, Fetch, Hello, Result, ServerFrame, SiteFrame, Taken, Turned, Welcome
+from hansa.wire.link_pb2 import (
+    Beat,
+    Blob,
+    Fetch,
+    Hello,
+    Over,
+    Result,
+    ServerFrame,
+    SiteFrame,
+    Taken,
+    Turned,
+    Waiting,
+    Welcome,
+)
 from hansa.wire.link_pb2 import Upload as Upload_
 from server.arrivals import Answered, Arrival, Declined, Joined, Left, Said, Shapes, Spoiled, one_line
-from server.hello import NO_SITE, Terms, check, known_site, turned
+from server.hello import NO_SITE, Terms, check, is_early, known_site, turned
 from server.offers import Offers, chunks
 from server.spool import BadUpload, Spool, Superseded, Upload
+from server.waiting import Wait, Waits
 
 OPTIONS = (
     *rules.KEEPALIVE,
@@ -137,6 +151,8 @@ class Links:
         self._lock = threading.Lock()
         self._streams: set[_Session] = set()
         self._sites: dict[str, _Session] = {}
+        self._early: dict[str, _Session] = {}  # of sites that cannot take plans yet
+        self._waits = Waits()
         self._done: dict[str, set[str]] = {}  # plan -> sites whose answer was told
         self._attempts: set[str] = set()  # those of its plans that are answered under masks
         self._begun = False  # whether there was a plan yet
@@ -171,11 +187,22 @@ class Links:
         self._spool.close()
 
     def present(self) -> set[str]:
-        """The sites whose session is open."""
+        """The sites whose session is open, and that can take plans."""
         return set(self._sites)
 
+    def waiting(self) -> dict[str, Wait]:
+        """The sites that are here and wait for their own machines: not present yet, or with a plan in hand."""
+        with self._lock:
+            return self._waits.now()
+
+    def over(self, line: str) -> None:
+        """Tells all sites that are here, ready or not, that the run is over."""
+        for session in [*self._sites.values(), *self._early.values()]:
+            session.say(ServerFrame(over=Over(line=line)))
+            session.end("over")
+
     def send(self, site: str, frame: ServerFrame, more: bytes = b"") -> bool:
-        """Puts a frame on its way; False if the site has no session. `Over` ends the session behind it.
+        """Puts a frame on its way; False if the site has no session that takes it.
 
         Args:
             site: that gets it.
@@ -191,8 +218,6 @@ class Links:
                 self._drop(session, out.line)
             return False
         session.say(frame, more)
-        if frame.WhichOneof("frame") == "over":
-            session.end("over")
         return True
 
     def offer(self, plan: str, vectors: Mapping[str, memoryview]) -> list[Blob]:
@@ -270,6 +295,12 @@ class Links:
                 self._greet(session, frame.hello)
             else:
                 self._turn_away(session, turned("frame", f"{kind or 'a frame'} before Hello; update hansa at the site"))
+        elif kind == "waiting":
+            self._wait(session, frame.waiting)
+        elif kind == "bye":
+            session.end(one_line(frame.bye.line) or "it said goodbye")
+        elif self._early.get(session.site) is session:
+            pass  # it was asked for nothing
         elif kind == "result":
             self._answered(session.site, frame.result)
         elif kind == "secure" and frame.secure.attempt in self._done:
@@ -277,8 +308,6 @@ class Links:
         elif kind == "refused" and self._may_refuse(frame.refused.plan, session.site):
             frame.refused.line = one_line(frame.refused.line)
             self.events.put(Declined(session.site, frame.refused))
-        elif kind == "bye":
-            session.end(one_line(frame.bye.line) or "it said goodbye")
 
     def _greet(self, session: _Session, hello: Hello) -> None:
         site = known_site(_uris(session.context), self._terms.sites)
@@ -294,11 +323,27 @@ class Links:
             if there:
                 self._drop(there, "it came back on a new connection")
             session.site, session.instance = site, hello.instance
-            self._sites[site] = session
-            self.events.put(Joined(site, hello.node, _shapes(hello)))
+            self._enter(session, site, hello)
         welcome = Welcome(minor=rules.MINOR, epoch=self._terms.epoch, session=session.id)
         welcome.heartbeat, welcome.orphan_after = self._heartbeat, self._orphan_after
         session.say(ServerFrame(welcome=welcome))
+
+    def _enter(self, session: _Session, site: str, hello: Hello) -> None:
+        """Puts a session into the register; with the lock held."""
+        if earlier := self._early.pop(site, None):
+            earlier.end("it came back on a new connection")
+        if is_early(hello):
+            self._early[site] = session
+        else:
+            self._sites[site] = session
+            self.events.put(Joined(site, hello.node, _shapes(hello)))
+        self._waits.says(site, hello.waiting, time.monotonic())
+
+    def _wait(self, session: _Session, said: Waiting) -> None:
+        with self._lock:
+            site = session.site
+            if site is not None and session in (self._sites.get(site), self._early.get(site)):
+                self._waits.says(site, said, time.monotonic())
 
     def _out(self, session: _Session) -> Turned | None:
         """Why a session's certificate counts no longer, if it does not."""
@@ -317,9 +362,13 @@ class Links:
 
     def _drop(self, session: _Session, why: str) -> None:
         """Takes a session out of the register; with the lock held."""
-        if session.site is not None and self._sites.get(session.site) is session:
-            del self._sites[session.site]
-            self.events.put(Left(session.site, why))
+        if (site := session.site) is not None and self._early.get(site) is session:
+            del self._early[site]
+            self._waits.gone(site)
+        elif site is not None and self._sites.get(site) is session:
+            del self._sites[site]
+            self._waits.gone(site)
+            self.events.put(Left(site, why))
         session.end(why)
 
     def _gone(self, session: _Session) -> None:

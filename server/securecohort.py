@@ -73,6 +73,7 @@ class SecureCohort(LinkedCohort):
         deadline: seconds from the plan to the last upload.
         rejoin: seconds.
         say: gets a line about a site that left or came, or that is out of an attempt.
+        machines: seconds that a round waits for a site that waits for its own machines.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class SecureCohort(LinkedCohort):
         deadline: float,
         rejoin: float = REJOIN,
         say: Callable[[str], None] = print,
+        machines: float = 0.0,
     ) -> None:
-        super().__init__(links, sites, ground.secure.parts, layout, deadline, rejoin, say)
+        super().__init__(links, sites, ground.secure.parts, layout, deadline, rejoin, say, machines)
         self.ground = ground
         self.told: dict[str, Shapes] = {}  # the sites' metric sums
         self.attempt: Attempt | None = None
@@ -153,6 +155,8 @@ class SecureCohort(LinkedCohort):
         assert self.attempt is not None
         attempt, now = self.attempt, time.monotonic()
         least = self._least(attempt, rule)
+        if attempt.step == "mask" and self._put_off(attempt.awaited):
+            self.until = self.ends
         if not attempt.awaited or not attempt.possible(least):
             return 0.0
         left = self.until - now

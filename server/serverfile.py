@@ -69,6 +69,7 @@ class RunsTable(Table):
     heartbeat: Annotated[float, Field(gt=0)] = HEARTBEAT  # between two signs of life
     orphan_after: Annotated[float, Field(gt=0)] = ORPHAN_AFTER  # that a site waits for a server that is gone
     max_duration: Annotated[float, Field(gt=0)] = 7 * 86_400.0  # of one start of a run, after which it fails
+    machines: Annotated[float, Field(ge=0)] = 86_400.0  # that a run waits for a site whose machines are not there yet
     auto_resume: bool = True  # whether a run whose process died goes on by itself
 
     @model_validator(mode="after")

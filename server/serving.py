@@ -30,7 +30,6 @@ from hansa.startup import CA, SERVER_FILE, TLS_CERTIFICATE, TLS_KEY, read_roster
 from hansa.tables import FederationTable
 from hansa.task import Task
 from hansa.taskfile import load_class
-from hansa.wire.link_pb2 import Over, ServerFrame
 from hansa.workbench import Workbench
 from privacy.dp.config import DpTable
 from privacy.dp.terms import riding
@@ -223,15 +222,15 @@ class Serving:
                 self._note(line)
 
     def _cohort(self, links: Links) -> LinkedCohort:
-        layout, deadline = self.bench.shared, self.rounds.deadline
+        layout, deadline, machines = self.bench.shared, self.rounds.deadline, self.file.runs.machines
         secure = self.secure
         self._note(announced(privacy_of(self.config), self.rounds, len(self.sites)))
         if secure is None:
             parts = self.strategy.parts(layout.size, layout.n_parameters)
-            return LinkedCohort(links, self.sites, parts, layout, deadline, say=self._note)
+            return LinkedCohort(links, self.sites, parts, layout, deadline, say=self._note, machines=machines)
         stream, transcript = fastest(time.perf_counter), Transcript(self.seat.home)
         ground = Ground(secure, self.roster, self.seat.epoch, transcript, stream)
-        return SecureCohort(links, self.sites, ground, layout, deadline, say=self._note)
+        return SecureCohort(links, self.sites, ground, layout, deadline, say=self._note, machines=machines)
 
     def _assemble(self, links: Links) -> None:
         """Waits for all sites that do not decline; for a minute, where those that are here make a quorum.
@@ -274,7 +273,7 @@ class Serving:
             store, told = Store(self.store.path), set[str]()
             while not done.is_set():
                 try:
-                    self.inviter.look(self.sites, links.present(), self._invitation)
+                    self.inviter.look(self.sites, links.present() | links.waiting().keys(), self._invitation)
                 except Exception:  # our bug; whoever is missing must be invited all the same
                     traceback.print_exc()
                 for site, why in self.inviter.declined.items():
@@ -309,8 +308,7 @@ class Serving:
     def _close(self, links: Links, line: str) -> None:
         """Tells every site that the run is over."""
         try:
-            for site in links.present():
-                links.send(site, ServerFrame(over=Over(line=line)))
+            links.over(line)
             self.inviter.drain(DRAIN)
         finally:
             links.stop()  # else its threads keep this process, and its port

@@ -185,6 +185,12 @@ class Store:
                 raise UserError(f"{self.path}: run {run!r} exists already; resume it, or start one under another id")
             db.execute(sa.insert(_runs).values(row))
 
+    def chose(self, run: str, engine: str) -> None:
+        """Enters which engine a run that was to find one itself has taken: a resume takes the same."""
+        with self._writing() as db:
+            self._state(db, run)
+            db.execute(sa.update(_runs).filter_by(run=run).values(engine=engine))
+
     def reopen(self, run: str, committed: int) -> None:
         """Sets a run going again, and tells it in the events. One that a killed process left running may be reopened.
 

@@ -21,6 +21,7 @@ SERVER_TOML = """\
 heartbeat = 5            # between two signs of life
 orphan_after = 30        # that a site waits for a server that is gone
 max_duration = 604800    # of one start of a run, after which it fails
+machines = 86400         # that a run waits for a site whose machines are not there yet; 0: it goes on without it
 # Whether a run whose process died goes on by itself; else by hansa run --resume.
 auto_resume = true
 

@@ -21,6 +21,7 @@ from simulations.config import EngineName
 from simulations.datasets.base import FederatedDataset
 from simulations.federation import Federation
 from simulations.history import History
+from simulations.pace import Pace
 from simulations.partition import Partition
 from simulations.sources import sources
 from simulations.stragglers import Stragglers
@@ -57,6 +58,7 @@ def simulate(
     threads: int = 1,
     engine: str = "loop",
     workers: int | None = None,
+    pace: Pace | None = None,
     base: Base | None = None,
     runs: Path | str | None = None,
     run: str | None = None,
@@ -81,6 +83,7 @@ def simulate(
         threads: of torch; results repeat for the same number.
         engine: what computes the sites, as in [simulation].
         workers: sites that are computed at once; by default as many as there are cores.
+        pace: how fast sites are and how often there, in virtual time.
         base: weights of what is not trained, as [base] names them: `hansa.base.Base(path, sha256)`.
         runs: the folder of runs, where the run is stored; by default nothing is kept but the History.
         run: the run's id there.
@@ -102,8 +105,8 @@ def simulate(
     guarded = dp if isinstance(dp, DpTable | None) else _checked(DpTable, dp, "[dp]")
     if guarded is not None and (problems := list(guarded.check({"rounds": table, "training": work}))):
         raise UserError(*problems)
-    pace = {"engine": engine, "workers": _plain(workers)}
-    on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)} | pace, "simulate")
+    work_by = {"engine": engine, "workers": _plain(workers)}
+    on = _checked(_Machine, {"seed": _plain(seed), "device": device, "threads": _plain(threads)} | work_by, "simulate")
     dealt, found = sources(task, _plain(sites), dataset, partition, on.seed)
     federation = Federation(
         dealt,
@@ -119,6 +122,7 @@ def simulate(
         dp=guarded,
         engine=on.engine,
         workers=on.workers,
+        pace=pace,
         base=base,
     )
     if runs is None:

@@ -12,6 +12,8 @@ from hansa.choose import choose
 from hansa.tables import Device, Name, Table, named
 from simulations.datasets.base import FederatedDataset
 from simulations.engines.base import Engine
+from simulations.engines.choice import AUTO
+from simulations.pace import Pace
 from simulations.partition import PartitionTable
 from simulations.stragglers import Stragglers
 
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def _engine(name: str) -> str:
-    """An engine's name, as it was found."""
-    choose("engines", name, Engine)
+    """An engine's name, or "auto"."""
+    if name != AUTO:
+        choose("engines", name, Engine)
     return name
 
 
@@ -39,6 +42,7 @@ class SimulationTable(Table):
     dataset: Annotated[FederatedDataset, named("datasets", FederatedDataset)] | None = None
     partition: PartitionTable | None = None  # deals the dataset's pooled rows, those of [data], or the task's
     stragglers: Stragglers | None = None
+    pace: Pace | None = None
     device: Device = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] = 1  # of torch; results repeat for the same number
     runs: Annotated[str, Field(pattern=r"^[^\x00]+$", description="the path of a folder")] = (

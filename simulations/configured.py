@@ -52,6 +52,7 @@ def federation_of(config: Config) -> Federation:
         config.get("dp"),
         table.engine,
         table.workers,
+        table.pace,
         config.table("base", BaseTable).beside(config.folder) if "base" in config else None,
     )
 

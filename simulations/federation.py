@@ -26,17 +26,20 @@ from privacy.dp.config import DpTable
 from privacy.dp.statement import Statement
 from privacy.dp.terms import riding
 from server.checkpoint import BestInRam, Checkpoints, Keeper, Progress, RunLock
-from server.config import RoundsTable
-from server.events import ALL, Event, Listener, Scored
+from server.cohort import InOrder, draw
+from server.config import RoundsTable, count
+from server.events import ALL, Event, Listener, Note, Scored
 from server.recorder import Recorder, ending
-from server.run import Outcome, Run
+from server.run import Outcome, Run, merged
 from server.score import scorer
 from server.securerules import secure_of
 from server.sitelevel import level_of
 from server.store import FILE, State, Store
 from simulations.engines.base import Engine
+from simulations.engines.choice import AUTO, Trial
 from simulations.engines.setting import Setting, Sites
 from simulations.history import History
+from simulations.pace import Clock, Pace
 from simulations.privacy import check_stragglers, statements
 from simulations.stragglers import Stragglers
 from strategies.base import Strategy
@@ -61,6 +64,7 @@ class Federation:
     dp: DpTable | None = None
     engine: str = "loop"
     workers: int | None = None  # that work at once; None: as many as there are cores for
+    pace: Pace | None = None
     base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
 
     def hyper(self, round: int) -> dict[str, Any]:
@@ -111,9 +115,13 @@ class Federation:
     ) -> History:
         with ending(store, run) as ended, using_threads(self.threads):
             simulation = Simulation(self, folder, [Recorder(store, run), *listeners], watch)
-            outcome = simulation.go(run, keeper, start)
+            entered = store.entry(run)["engine"]
+            engine = simulation.engine(entered, run)
+            if entered == AUTO:
+                store.chose(run, engine)
+            outcome = simulation.go(run, keeper, start, engine)
             ended.state = State.STOPPED_EARLY if outcome.early else State.FINISHED
-        return simulation.history(run, outcome, store)
+        return simulation.history(run, outcome, store, engine)
 
     def _enter(self, store: Store, run: str, resumed_from: int | None) -> None:
         """Enters a new run, or reopens one that was started in the same way."""
@@ -123,7 +131,7 @@ class Federation:
             store.create(run, name=self.name, config=config, engine=self.engine, hardware=machine, **facts)
             return
         was, now = store.entry(run), {"config": config, "seed": self.seed, "threads": self.threads}
-        if was["engine"] != self.engine:
+        if self.engine not in (AUTO, was["engine"]):
             mend = f'resume it with engine = "{was["engine"]}", or start a new run'
             raise UserError(f'run {run!r}: engine "{self.engine}", and it was started with "{was["engine"]}"; {mend}')
         for fact, value in {**now, "hardware": machine}.items():
@@ -139,6 +147,8 @@ class Federation:
             tables["dp"] = self.dp
         if self.stragglers is not None:
             tables["stragglers"] = self.stragglers
+        if self.pace is not None:
+            tables["pace"] = self.pace
         kinds = {"task": type(self.task).__qualname__, "strategy_class": type(self.strategy).__qualname__}
         if self.base is not None:
             kinds["base"] = self.base.sha256
@@ -167,7 +177,8 @@ class Simulation:
             simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)
         )
         self.parts = what.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
-        self.setting = replace(bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure)
+        private = what.dp is not None and what.dp.unit != "site"
+        self.setting = replace(bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure, private=private)
         seed = what.seed
         self.level = level_of(
             what.dp, what.rounds, len(self.halves), self.parts, self.secure, lambda round: key(seed, round, "dp")
@@ -177,27 +188,46 @@ class Simulation:
             mend = 'remove patience and set keep = "last", or let Task.valid_data give rows'
             raise UserError(f"[rounds]: no validation rows to choose the model by; {mend}")
 
-    def go(self, run: str, keeper: Keeper, start: tuple[ServerState, Progress] | None) -> Outcome:
+    def go(self, run: str, keeper: Keeper, start: tuple[ServerState, Progress] | None, engine: str) -> Outcome:
         """Runs from a checkpoint, or from the task's initial model."""
         layout, strategy, what = self.bench.shared, self.what.strategy, self.what
         if start is None:
             start = strategy.start(*self.bench.start, layout.n_parameters), Progress()
         score = scorer(what.task, self.bench)
-        with self.engine() as engine:
-            one = Run(run, what.seed, what.rounds, what.hyper, strategy, engine, keeper, self.tell, score, self.level)
+        kind = choose("engines", engine, Engine)
+        if reason := kind.refuses(self.setting):
+            raise UserError(f'[simulation] engine: "{engine}" cannot compute this run: {reason}')
+        at_once = workers_of(what.workers, what.threads)
+        with kind(self.setting, self.halves, at_once, self._site_report, self._clock(), self._ticked) as cohort:
+            one = Run(run, what.seed, what.rounds, what.hyper, strategy, cohort, keeper, self.tell, score, self.level)
             return one.go(*start)
 
-    def engine(self) -> Engine:
-        """The engine that the federation names.
+    def engine(self, named: str, run: str) -> str:
+        """The engine that a run has by name, or finds: what watches whole answers hears them from the loop."""
+        if self.watch is not None:
+            return "loop"
+        if named != AUTO:
+            return named
+        what, strategy = self.what, self.what.strategy
+        hyper = merged(what.hyper(1), strategy, 1) | (self.level.hyper(None) if self.level is not None else {})
+        sent = strategy.broadcast(strategy.start(*self.bench.start, self.bench.shared.n_parameters))
+        plan = Plan(run, what.seed, 1, "train", "valid", sent, hyper)
+        sites = InOrder(self.halves)
+        asked = draw(sites, count(what.rounds.sites_per_round, len(sites)), what.seed, 1)
+        workers = workers_of(what.workers, what.threads)
+        choice = Trial(self.setting, self.halves, plan, asked, what.rounds.rounds, workers).choice()
+        self.tell(Note(0, "info", f"engine {choice.engine}: {choice.why}"))
+        return choice.engine
 
-        Raises:
-            UserError: it cannot compute this.
-        """
-        what = self.what
-        kind = choose("engines", what.engine if self.watch is None else "loop", Engine)
-        if reason := kind.refuses(self.setting):
-            raise UserError(f'[simulation] engine: "{what.engine}" cannot compute this run: {reason}')
-        return kind(self.setting, self.halves, workers_of(what.workers, what.threads), self._site_report)
+    def _clock(self) -> Clock | None:
+        what, layout = self.what, self.bench.shared
+        if what.pace is None:
+            return None
+        up = 4 * sum(part.size for part in self.parts.values())
+        return Clock(what.pace, what.seed, lambda site: self.halves[site].counted()["rows"] or 0, 4 * layout.size, up)
+
+    def _ticked(self, plan: Plan, seconds: float) -> None:
+        self.tell(Scored(plan.round, "train", ALL, {"virtual_seconds": seconds}))
 
     def _statements(self) -> dict[str, Statement]:
         """What differential privacy promises, and whether it can: before anything is trained."""
@@ -212,10 +242,11 @@ class Simulation:
         for listener in self.listeners:
             listener(event)
 
-    def history(self, run: str, outcome: Outcome, store: Store) -> History:
+    def history(self, run: str, outcome: Outcome, store: Store, engine: str) -> History:
         """The results; the run's folder gets the chosen model and all metrics."""
         frame = store.frame(run)
-        history = History(run, outcome.state, outcome.round, outcome.early, self.bench, self.test, frame, self.promised)
+        found = outcome.state, outcome.round, outcome.early
+        history = History(run, *found, self.bench, self.test, frame, self.promised, engine)
         if self.folder is not None:
             if self.promised:
                 said = {site: one.to_dict() for site, one in self.promised.items()}

@@ -24,6 +24,7 @@ class History:
     test: dict[str, Sums] = field(repr=False)  # site -> metric sums on its test rows
     table: pd.DataFrame = field(repr=False)
     privacy: Mapping[str, Statement] = field(default_factory=dict, repr=False)  # by site, or of "all"; under [dp] only
+    engine: str = "loop"  # that computed it; runs that are compared have the same
 
     def frame(self) -> pd.DataFrame:
         """All metrics: columns round, split, scope ("all" or a site), name, value.

@@ -42,6 +42,8 @@ class ProgressBar:
                 if not self.console.is_terminal:
                     line = f"{self.title}: round {plan.round}/{self.rounds}, {len(result.sites)} sites"
                     self.console.print(line, highlight=False)
+            case Note(round=0, level="info", text=text):
+                self.console.print(text, highlight=False, markup=False, soft_wrap=True)
             case Note(level="warning", text=text):
                 self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 

@@ -110,7 +110,8 @@ def measured(federation: Federation, seeds: int, *, shown: bool = True) -> tuple
     bench = Workbench(task, local, federation.seed, choose_device("cpu"))  # whose names are wanted, not its weights
     seen, off = Magnitudes(bench.shared), PrivacyTable(secure=False)
     title = "unmasked" if shown else None
-    histories = [_run(replace(federation, privacy=off), seed, title, seen.watch) for seed in range(seeds)]
+    loop = replace(federation, privacy=off, engine="loop")  # whole answers are watched
+    histories = [_run(loop, seed, title, seen.watch) for seed in range(seeds)]
     if not seen.counts:
         raise UserError("no site sent an update, so there is nothing to find a bound by; hansa simulate says why")
     bounds = seen.bounds(QUANTILE, MARGIN)
@@ -124,7 +125,7 @@ def check_width(federation: Federation, table: PrivacyTable, plain: list[History
     Raises:
         UserError: too much.
     """
-    ring = replace(federation, privacy=table.model_copy(update={"secure": True}))
+    ring = replace(federation, privacy=table.model_copy(update={"secure": True}), engine=plain[0].engine)
     scores = [scored(plain), scored([_run(ring, s, f"{table.ring_bits} bits") for s in range(len(plain))])]
     without, within = scores
     if without is None or within is None:

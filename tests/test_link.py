@@ -9,9 +9,11 @@ import queue
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import numpy as np
@@ -24,6 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clients import link as site_end
+from clients import participant
+from clients.child import Ready
 from clients.link import Closed, Invitation, Link, Orphaned, PlanOver, Turned, UploadRefused
 from hansa.errors import UserError
 from hansa.wire import rules
@@ -31,7 +35,6 @@ from hansa.wire.link_pb2 import (
     Blob,
     Committed,
     Hello,
-    Over,
     Plan,
     Refused,
     Result,
@@ -39,6 +42,7 @@ from hansa.wire.link_pb2 import (
     ServerFrame,
     SiteFrame,
     Taken,
+    Waiting,
 )
 from server import link as server_end
 from server.arrivals import Answered, Arrival, Declined, Joined, Left, Said, Spoiled
@@ -250,12 +254,114 @@ def test_a_round_goes_there_and_back(stand: Stand) -> None:
         assert (answer.site, answer.result.examples) == ("a", 3)
         assert uploaded(answer) == update
         stand.links.send("a", ServerFrame(committed=Committed(round=1)))
-        stand.links.send("a", ServerFrame(over=Over(line="done")))
+        stand.links.over("done")
         assert [one.WhichOneof("frame") for one in link] == ["committed"]
         with pytest.raises(Closed, match="done"):
             link.next(20)
     assert stand.until(Left) == Left("a", "over")
     assert not stand.links.send("a", ServerFrame(committed=Committed(round=1)))
+
+
+def test_a_site_that_waits_for_machines_is_known_takes_no_plan_and_comes_when_it_has_them(stand: Stand) -> None:
+    queued = Waiting(state="queued", starts_in=5400)
+    early = stand.invitation(layout="", strategy="")
+    with Link(early, stand.identity(), stand.folder / "spool-a", waiting=queued) as link:
+        until(lambda: stand.links.waiting())
+        assert stand.links.waiting()["a"].line == "waits for machines, expected in 1 h 30 min"
+        assert stand.links.present() == set()
+        assert not stand.links.send("a", ServerFrame(plan=Plan(id="p1")))
+        since = stand.links.waiting()["a"].since
+        stand.relay.cut()  # a new connection says it again, and the wait is the same one
+        until(lambda: not stand.links.waiting())
+        until(lambda: stand.links.waiting())
+        link.wait(Waiting(state="starting"))
+        until(lambda: stand.links.waiting()["a"].line == "is starting its training processes")
+        assert stand.links.waiting()["a"].since == since
+        with stand.site() as ready:  # the other end of the wait has the same certificate and another process's number
+            assert stand.until(Joined) == Joined("a", 5)
+            assert (stand.links.present(), stand.links.waiting()) == ({"a"}, {})
+            ready.wait(queued)  # its machines are gone in the middle of a plan
+            until(lambda: stand.links.waiting())
+            assert stand.links.present() == {"a"}
+            ready.wait(None)
+            until(lambda: not stand.links.waiting())
+
+
+def test_a_site_that_waits_learns_that_the_run_is_over(stand: Stand) -> None:
+    early = stand.invitation(layout="", strategy="")
+    with Link(early, stand.identity(), stand.folder / "spool-a", waiting=Waiting(state="queued")) as link:
+        until(lambda: stand.links.waiting())
+        stand.links.over("the run is over")
+        assert frame(link).over.line == "the run is over"
+
+
+class Begun:
+    """A group that begins when it may."""
+
+    def __init__(self, may: threading.Event) -> None:
+        assert may.wait(20)
+        self.ready = Ready("layout", "strategy", {}, 0, (), 0, None)
+        self.killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_run_knows_a_site_whose_processes_start_slowly(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    monkeypatch.setattr(participant, "SOON", 0.0)
+    groups: list[Begun] = []
+    may, nobody = threading.Event(), cast(Any, None)
+
+    def invite(ready: Ready | None) -> Invitation:
+        return stand.invitation(layout="", strategy="") if ready is None else stand.invitation()
+
+    def start() -> Any:
+        groups.append(Begun(may))
+        return groups[0]
+
+    spool = stand.folder / "spool"
+    site = participant.Participant(invite, start, stand.identity(), spool, print, nobody, nobody, True, nobody)
+    with ThreadPoolExecutor(1) as pool:
+        took_part = pool.submit(site.take_part)
+        until(lambda: stand.links.waiting())
+        assert stand.links.waiting()["a"].line == "is starting its training processes"
+        if early:
+            stand.links.over("the run is over")
+            may.set()
+        else:
+            may.set()
+            assert stand.until(Joined) == Joined("a", 5)
+            stand.links.over("the run is over")
+        assert took_part.result(20) == "the run is over"
+    assert groups[0].killed
+
+
+def test_what_a_waiting_site_answers_counts_for_nothing(stand: Stand) -> None:
+    """It has not shown that it has the model."""
+    said, early = stand.invitation(), Hello(major=1, minor=2, run="run", epoch=1, node=5, instance=b"i")
+    early.token, early.waiting.state = said.token, "queued"
+    stand.links.expect("p1", 0, 0)
+    session(stand, SiteFrame(hello=early).SerializeToString(), result("p1").SerializeToString())
+    with stand.site("b") as link:
+        link.send(result("p1"))
+        assert stand.until(Answered).site == "b"
+
+
+@pytest.mark.parametrize("change", [{"layout": ""}, {"layout": "", "token": "guessed"}])
+def test_only_who_waits_may_leave_the_model_open(stand: Stand, change: dict[str, Any]) -> None:
+    with stand.site(**change) as link, pytest.raises(Turned):
+        link.next(20)
+
+
+def until(true: Callable[[], object]) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_plan_without_upload_is_answered_without(stand: Stand) -> None:
@@ -288,7 +394,7 @@ def test_a_site_of_another_major_is_turned_away(stand: Stand) -> None:
     hello = Hello(major=2, minor=0, run="run", epoch=1, node=5, token=said.token, layout="layout", strategy="strategy")
     answers = session(stand, SiteFrame(hello=hello).SerializeToString())
     assert [one.turned.code for one in answers] == ["version"]
-    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.1; update hansa at the server"
+    assert answers[0].turned.line == "this site speaks protocol 2.0, the server 1.2; update hansa at the server"
 
 
 def session(stand: Stand, *frames: bytes, name: str = "a") -> list[ServerFrame]:
@@ -755,8 +861,7 @@ def test_many_sites_at_once(stand: Stand, number: int) -> None:
         elif isinstance(event, Answered):
             assert uploaded(event) == vector
             answered.add(event.site)
-    for site in answered:
-        stand.links.send(site, ServerFrame(over=Over()))
+    stand.links.over("")
     for thread in threads:
         thread.join(20)
     assert not any(thread.is_alive() for thread in threads)

@@ -53,7 +53,8 @@ class ParallelSite(SiteHalf):
     def _trainer(self, plan: Plan, memory: Any, rows: int) -> Trainer:
         return ParallelTrainer.of(super()._trainer(plan, memory, rows), self.bench)
 
-    def _batches(self, plan: Plan, train: Dataset) -> ParallelBatches:
+    def batches(self, plan: Plan, train: Dataset) -> ParallelBatches:
+        """See SiteHalf."""
         where = (plan.seed, plan.round, self.site.name)
         dtype = torch.float64 if self.bench.keys.precision == "float64" else None
         same = (self.task, train, plan.hyper, where, self.bench.device, self.workers)

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SiteFrame(_message.Message):
-    __slots__ = ("hello", "beat", "result", "refused", "bye", "secure")
+    __slots__ = ("hello", "beat", "result", "refused", "bye", "secure", "waiting")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
     SECURE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     result: Result
     refused: Refused
     bye: Bye
     secure: Secure
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., beat: _Optional[_Union[Beat, _Mapping[str, object]]] = ..., result: _Optional[_Union[Result, _Mapping[str, object]]] = ..., refused: _Optional[_Union[Refused, _Mapping[str, object]]] = ..., bye: _Optional[_Union[Bye, _Mapping[str, object]]] = ..., secure: _Optional[_Union[Secure, _Mapping[str, object]]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., beat: _Optional[_Union[Beat, _Mapping[str, object]]] = ..., result: _Optional[_Union[Result, _Mapping[str, object]]] = ..., refused: _Optional[_Union[Refused, _Mapping[str, object]]] = ..., bye: _Optional[_Union[Bye, _Mapping[str, object]]] = ..., secure: _Optional[_Union[Secure, _Mapping[str, object]]] = ..., waiting: _Optional[_Union[Waiting, _Mapping[str, object]]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
     __slots__ = ("welcome", "turned", "plan", "committed", "over", "beat", "secure")
@@ -45,7 +47,7 @@ class Beat(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("major", "minor", "run", "epoch", "node", "token", "layout", "strategy", "instance", "sums")
+    __slots__ = ("major", "minor", "run", "epoch", "node", "token", "layout", "strategy", "instance", "sums", "waiting")
     MAJOR_FIELD_NUMBER: _ClassVar[int]
     MINOR_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +58,7 @@ class Hello(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     major: int
     minor: int
     run: str
@@ -66,7 +69,16 @@ class Hello(_message.Message):
     strategy: str
     instance: bytes
     sums: _containers.RepeatedCompositeFieldContainer[Sum]
-    def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., node: _Optional[int] = ..., token: _Optional[str] = ..., layout: _Optional[str] = ..., strategy: _Optional[str] = ..., instance: _Optional[bytes] = ..., sums: _Optional[_Iterable[_Union[Sum, _Mapping[str, object]]]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., node: _Optional[int] = ..., token: _Optional[str] = ..., layout: _Optional[str] = ..., strategy: _Optional[str] = ..., instance: _Optional[bytes] = ..., sums: _Optional[_Iterable[_Union[Sum, _Mapping[str, object]]]] = ..., waiting: _Optional[_Union[Waiting, _Mapping[str, object]]] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("state", "starts_in")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STARTS_IN_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    starts_in: float
+    def __init__(self, state: _Optional[str] = ..., starts_in: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("minor", "epoch", "heartbeat", "orphan_after", "session")

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 
 SESSION, DOWNLOAD, HAVE, UPLOAD = "Session", "Download", "Have", "Upload"
 SERVICE = "hansa.Link"

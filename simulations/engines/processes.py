@@ -33,17 +33,22 @@ class ProcessesEngine(Engine):
         self._former: dict[str, int] = {}
 
     @classmethod
+    def suits(cls, setting: Setting) -> bool:
+        """Where workers are forked; to start them with nothing takes longer than a try may."""
+        return setting.device.type == "cpu" and way_to_start(torch.get_num_threads()) == "fork"
+
+    @classmethod
     def refuses(cls, setting: Setting) -> str | None:
         """A stream that lives as long as the run would have to move from one process to another."""
         if setting.streams:
             return f'task {type(setting.task).__name__} has batches of its own, which go on in one process; take "loop"'
         return None
 
-    def total(self, plan: Plan, asked: Sequence[str]) -> Collector:
+    def total(self, plan: Plan, asked: Sequence[str], present: Sequence[str]) -> Collector:
         """See Engine."""
         crew = self._crew = self._crew or self._begin(plan)
         total = self.setting.collector(plan, asked, self.halves.bench.shared)
-        dealt = shares(asked, self._rows, self._former, self.workers)
+        dealt = shares(present, self._rows, self._former, self.workers)
         for part in crew.sums(Order.of(plan, asked), dealt):
             merge(total, part)
             for reply in replies(part):

@@ -2,7 +2,8 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from clients.site import SiteHalf
 from hansa.base import Base
 from hansa.layout import Layout
 from hansa.records import Part, Plan
-from hansa.seeds import key
+from hansa.seeds import key, seeded
 from hansa.task import Site, Source, Task
 from hansa.workbench import Workbench
 from privacy.secure import Secure
@@ -23,7 +24,7 @@ from simulations.securesum import SecureCollector
 from simulations.stragglers import Stragglers
 from strategies.base import Strategy
 
-KEPT = 2048  # sites that a process keeps at hand, with their rows
+KEPT = 1024  # sites that a process keeps at hand, with their rows
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Setting:
     stragglers: Stragglers | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)  # what the strategy uploads
     secure: Secure | None = None  # how updates are summed; None: without secure aggregation
+    private: bool = False  # whether sites train by DP-SGD
+    seeding: Callable[..., AbstractContextManager[None]] = seeded  # of what a site's training draws
     base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
 
     @property
@@ -85,12 +88,13 @@ class Sites(Mapping[str, SiteHalf]):
     def __len__(self) -> int:
         return len(self.setting.sources)
 
-    def moved(self, setting: Setting) -> "Sites":
-        """The same sites, their rows at hand, with what they remember in another place."""
-        there = Sites(setting, self.bench)
+    def moved(self, setting: Setting, bench: Workbench | None = None) -> "Sites":
+        """The same sites with the rows that are at hand, in another setting: on their bench, or on one of their own."""
+        there = Sites(setting, bench or self.bench)
+        there._memories = self._memories
         for name, half in self._made.items():
-            there._made[name] = copy.copy(half)
-            there._made[name].memory = there._memory(name)
+            one = there._made[name] = copy.copy(half)
+            one.memory, one.bench, one.seeding = there._memory(name), there.bench, setting.seeding
         return there
 
     def _memory(self, name: str) -> MemoryStore:
@@ -101,7 +105,9 @@ class Sites(Mapping[str, SiteHalf]):
     def _half(self, name: str, source: Source | None) -> SiteHalf:
         what = self.setting
         site = Site(name, what.seed, source)
-        return SiteHalf(what.task, what.strategy, site, self.bench, self._memory(name), what.loaders, self._key)
+        half = SiteHalf(what.task, what.strategy, site, self.bench, self._memory(name), what.loaders, self._key)
+        half.seeding = what.seeding
+        return half
 
     def _key(self, plan: Plan, site: str) -> bytes:
         return key(self.setting.seed, plan.round, site, "dp")

@@ -57,12 +57,17 @@ class SiteLoop:
             memory.stage(plan.version, memory.load(base), base)
 
     def _answer(self, site: str, plan: Plan, part_of: int | None) -> Reply | Refusal:
+        own = self._own_plan(site, plan, part_of)
+        return own if isinstance(own, Refusal) else self.sites[site].handle(own)
+
+    def _own_plan(self, site: str, plan: Plan, part_of: int | None) -> Plan | Refusal:
+        """The plan as a site gets through it, which is in part for a straggler."""
         if part_of is None:
-            return self.sites[site].handle(plan)
+            return plan
         if self.setting.stragglers is not None and not self.setting.stragglers.keep:
             return Refusal(site, "too slow (a simulated straggler)", late=True)
         unit = "steps" if "steps" in plan.hyper else "epochs"
-        return self.sites[site].handle(replace(plan, hyper={**plan.hyper, unit: part_of}))
+        return replace(plan, hyper={**plan.hyper, unit: part_of})
 
     def _slow(self, plan: Plan, asked: Sequence[str]) -> dict[str, int]:
         """The stragglers of a round, and how many of their epochs (or steps) they get through, at least one."""

@@ -29,6 +29,7 @@ from server.link import Links
 from server.securecohort import Ground as ServerGround
 from server.securecohort import SecureCohort
 from server.transcript import Transcript
+from server.waiting import Wait
 
 RUN, SIZE = "run", 1000
 PARTS = {"delta": Part(SIZE, "examples")}
@@ -113,6 +114,9 @@ class Room:
 
     def present(self) -> set[str]:
         return set(self.names) - self.away
+
+    def waiting(self) -> dict[str, Wait]:
+        return {}
 
     def offer(self, plan: str, vectors: Mapping[str, memoryview]) -> list[wire.Blob]:
         return [wire.Blob(name=name, size=one.nbytes, data=bytes(one)) for name, one in vectors.items()]

@@ -83,9 +83,10 @@ def main() -> None:
     half.secrets, half.dies = secrets, said["dies"]
     secure = said_by(app).privacy.wants(len(folder.roster.sites))
 
-    def invite(ready: Ready) -> Invitation:
+    def invite(ready: Ready | None) -> Invitation:
         address, epoch, token = told["address"], told["epoch"], told["token"]
-        return Invitation(address, run, epoch, said["node"], ready.layout, ready.strategy, token, ready.sums)
+        found = ("", "", token) if ready is None else (ready.layout, ready.strategy, token, ready.sums)
+        return Invitation(address, run, epoch, said["node"], *found)
 
     def start() -> Group:
         (home / "logs").mkdir(exist_ok=True)

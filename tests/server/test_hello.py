@@ -35,7 +35,7 @@ def test_invited_site_is_let_in_by_any_minor_and_by_a_later_epoch() -> None:
 @pytest.mark.parametrize(
     ("change", "site", "code", "says"),
     [
-        ({"major": 2}, "a", "version", "this site speaks protocol 2.0, the server 1.1; update hansa at the server"),
+        ({"major": 2}, "a", "version", "this site speaks protocol 2.0, the server 1.2; update hansa at the server"),
         ({"major": 0}, "a", "version", "update hansa at the site"),
         ({}, None, "certificate", "names no site of this federation"),
         ({}, "b", "token", "not one for site b"),

@@ -127,6 +127,7 @@ class Mine(Task):
 
 ENDLESS = """
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -140,6 +141,7 @@ from simulations.federation import Federation
 from strategies.fedavg import FedAvg
 
 FIRST, HERE = os.getpid(), Path(sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what runs in its background
 
 
 class Endless(Task):
@@ -247,7 +249,10 @@ def test_no_worker_outlives_a_run_that_is_stopped(tmp_path: Path, number: signal
             assert run.poll() is None
             time.sleep(0.05)
         os.kill(run.pid, number)
-        run.wait(20)
+        try:
+            run.wait(20)
+        finally:
+            run.kill()
     deadline = time.monotonic() + 10
     while any(started(pid) for pid in workers):
         assert time.monotonic() < deadline

@@ -1,0 +1,1 @@
+"""A site's machines behind the queue of a Slurm cluster: one job for each run. Light: no torch."""
