@@ -51,7 +51,7 @@ def hosts() -> Iterator[dict[str, tuple[str, ...]]]:
 
 
 @pytest.mark.root
-def test_two_hosts_give_the_update_of_one_process(site: "Site", hosts: dict[str, tuple[str, ...]]) -> None:
+def test_two_hosts_give_the_update_of_one_process(hosts: dict[str, tuple[str, ...]], site: "Site") -> None:
     """Neither reaches the other's loopback: what is bound or told by that address would not be found."""
     alone = site.alone()
     head: Head = site.head(listen_at=HEAD)
