@@ -14,6 +14,7 @@ from privacy.config import PrivacyTable
 from server.config import RoundsTable
 from simulations.config import SimulationTable
 from simulations.datasets.base import divide
+from simulations.engines.rayconfig import RayTable
 from simulations.federation import Federation
 from simulations.partition import numbered
 from simulations.sources import TaskRows, sources
@@ -51,6 +52,7 @@ def federation_of(config: Config) -> Federation:
         config.get("dp"),
         table.engine,
         table.workers,
+        ray=table.ray or RayTable(),
     )
 
 

@@ -34,6 +34,7 @@ from server.securerules import secure_of
 from server.sitelevel import level_of
 from server.store import FILE, State, Store
 from simulations.engines.base import Engine
+from simulations.engines.rayconfig import RayTable
 from simulations.engines.setting import Setting, Sites
 from simulations.history import History
 from simulations.privacy import check_stragglers, statements
@@ -60,6 +61,7 @@ class Federation:
     dp: DpTable | None = None
     engine: str = "loop"
     workers: int | None = None  # that work at once; None: as many as there are cores for
+    ray: RayTable = field(default_factory=RayTable)
 
     def hyper(self, round: int) -> dict[str, Any]:
         """The hyper-parameters of a round (from 1), as they go into its plan."""
@@ -162,7 +164,7 @@ class Simulation:
             simulated(what.privacy).under(what.dp), what.rounds, what.strategy, self.bench.shared, len(what.sources)
         )
         self.parts = what.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
-        self.setting = replace(bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure)
+        self.setting = replace(bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure, ray=what.ray)
         seed = what.seed
         self.level = level_of(
             what.dp, what.rounds, len(self.halves), self.parts, self.secure, lambda round: key(seed, round, "dp")

@@ -18,6 +18,7 @@ from hansa.task import Site, Source, Task
 from hansa.workbench import Workbench
 from privacy.secure import Secure
 from server.cohort import Collector
+from simulations.engines.rayconfig import RayTable
 from simulations.securesum import SecureCollector
 from simulations.stragglers import Stragglers
 from strategies.base import Strategy
@@ -40,6 +41,7 @@ class Setting:
     stragglers: Stragglers | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)  # what the strategy uploads
     secure: Secure | None = None  # how updates are summed; None: without secure aggregation
+    ray: RayTable = field(default_factory=RayTable)
 
     @property
     def streams(self) -> bool:
