@@ -50,14 +50,25 @@ def load_class(spec: str, folder: Path, base: type[T], what: str) -> type[T]:
 
 def loaded() -> tuple[Path, ...]:
     """The files from which classes were loaded, in their order: another process that loads them has the same ones."""
-    loaders = [vars(module).get("__loader__") for module in sys.modules.values() if isinstance(module, ModuleType)]
-    return tuple(Path(loader.path) for loader in loaders if isinstance(loader, _Loader))
+    return tuple(loaded_as().values())
+
+
+def loaded_as() -> dict[str, Path]:
+    """Those files by the names of their modules."""
+    modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
+    loaders = [vars(module).get("__loader__") for module in modules]
+    return {loader.name: Path(loader.path) for loader in loaders if isinstance(loader, _Loader)}
 
 
 def load_again(files: Iterable[Path]) -> None:
     """Loads files that another process has loaded, so that its objects can be unpickled here."""
     for path in files:
         _load(path, "task")
+
+
+def load_as(name: str, path: Path) -> None:
+    """Loads a file, or a copy of it, under the name of its module in another process."""
+    _load(path, "task", name)
 
 
 def made(kind: type[T], what: str) -> T:
@@ -80,8 +91,8 @@ class _Loader(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _load(path: Path, what: str) -> ModuleType:
-    name = f"{path.stem}_{hashlib.sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
+def _load(path: Path, what: str, name: str | None = None) -> ModuleType:
+    name = name or f"{path.stem}_{hashlib.sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     loader = _Loader(name, str(path))

@@ -13,6 +13,7 @@ from hansa.tables import Device, Name, Table, named
 from simulations.datasets.base import FederatedDataset
 from simulations.engines.base import Engine
 from simulations.engines.choice import AUTO
+from simulations.engines.rayconfig import RayTable
 from simulations.pace import Pace
 from simulations.partition import PartitionTable
 from simulations.stragglers import Stragglers
@@ -43,6 +44,7 @@ class SimulationTable(Table):
     partition: PartitionTable | None = None  # deals the dataset's pooled rows, those of [data], or the task's
     stragglers: Stragglers | None = None
     pace: Pace | None = None
+    ray: RayTable | None = None
     device: Device = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] = 1  # of torch; results repeat for the same number
     runs: Annotated[str, Field(pattern=r"^[^\x00]+$", description="the path of a folder")] = (
@@ -66,6 +68,10 @@ class SimulationTable(Table):
         """What is wrong in view of [data] and [training]."""
         if "data" in config:
             yield from self._against_data(config.table("data", DataTable))
+        if self.engine != "ray" and self.ray is not None:
+            yield 'ray: it is for engine = "ray"; remove the table, or set the engine'
+        if self.ray is not None and self.ray.address is not None and self.workers is None:
+            yield "workers: say how many actors the Ray cluster is to run"
         work = config.table("training", TrainingTable)
         if self.stragglers and self.stragglers.keep and (work.steps or work.epochs or 1) == 1:
             yield "stragglers: keep has no effect with one epoch or step a round; set [training] epochs to 2 or more"

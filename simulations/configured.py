@@ -15,6 +15,7 @@ from privacy.config import PrivacyTable
 from server.config import RoundsTable
 from simulations.config import SimulationTable
 from simulations.datasets.base import divide
+from simulations.engines.rayconfig import RayTable
 from simulations.federation import Federation
 from simulations.partition import numbered
 from simulations.sources import TaskRows, sources
@@ -54,6 +55,7 @@ def federation_of(config: Config) -> Federation:
         table.workers,
         table.pace,
         config.table("base", BaseTable).beside(config.folder) if "base" in config else None,
+        ray=table.ray or RayTable(),
     )
 
 

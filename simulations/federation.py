@@ -37,6 +37,7 @@ from server.sitelevel import level_of
 from server.store import FILE, State, Store
 from simulations.engines.base import Engine
 from simulations.engines.choice import AUTO, Trial
+from simulations.engines.rayconfig import RayTable
 from simulations.engines.setting import Setting, Sites
 from simulations.history import History
 from simulations.pace import Clock, Pace
@@ -66,6 +67,7 @@ class Federation:
     workers: int | None = None  # that work at once; None: as many as there are cores for
     pace: Pace | None = None
     base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
+    ray: RayTable = field(default_factory=RayTable)
 
     def hyper(self, round: int) -> dict[str, Any]:
         """The hyper-parameters of a round (from 1), as they go into its plan."""
@@ -178,7 +180,9 @@ class Simulation:
         )
         self.parts = what.strategy.parts(self.bench.shared.size, self.bench.shared.n_parameters)
         private = what.dp is not None and what.dp.unit != "site"
-        self.setting = replace(bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure, private=private)
+        self.setting = replace(
+            bare, stragglers=what.stragglers, parts=self.parts, secure=self.secure, private=private, ray=what.ray
+        )
         seed = what.seed
         self.level = level_of(
             what.dp, what.rounds, len(self.halves), self.parts, self.secure, lambda round: key(seed, round, "dp")

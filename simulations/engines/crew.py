@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
@@ -19,10 +19,23 @@ from hansa.taskfile import loaded
 from simulations.engines.arena import Arena, Message
 from simulations.engines.member import Ends, Order, forked, spawned
 from simulations.engines.partial import Partial
-from simulations.engines.setting import Sites
+from simulations.engines.setting import Setting, Sites
+from simulations.engines.shares import told
 
 Start = Literal["fork", "spawn"]
 DEATHS = 2  # of workers, on one share, after which the run ends
+
+
+class Workers(Protocol):
+    """Who works for an engine: long-lived, each with a share of the sites asked and one partial sum to give."""
+
+    def sums(self, order: Order, dealt: Sequence[Sequence[str]]) -> Iterator[Partial]:
+        """The workers' partial sums as they come; one holds only until the next is asked for."""
+        ...
+
+    def close(self) -> None:
+        """Ends the workers at once."""
+        ...
 
 
 @dataclass
@@ -50,7 +63,7 @@ class Crew:
         fork = start == "fork"
         self._context = multiprocessing.get_context("fork") if fork else multiprocessing.get_context("spawn")
         self._down = Arena(down, named=not fork)
-        self._setting = b"" if fork else _pickled(sites)
+        self._setting = b"" if fork else pickled(sites.setting)
         self._members: list[Member] = []
         try:
             for _ in range(number):
@@ -126,9 +139,8 @@ class Crew:
         if deaths >= DEATHS:
             code = old.process.exitcode or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            names = ", ".join(mine[:3]) + (f" and {len(mine) - 3} more" if len(mine) > 3 else "")
             mend = "is there memory enough? take fewer [simulation] workers"
-            raise RunFailed(f"worker {at + 1} of {len(self._members)} died ({how}) again on sites {names}; {mend}")
+            raise RunFailed(f"worker {at + 1} of {len(self._members)} died ({how}) again on sites {told(mine)}; {mend}")
         self._members[at] = self._started(old.up)
 
     def _started(self, up: Arena) -> Member:
@@ -157,10 +169,14 @@ def way_to_start(threads: int) -> Start:
     return "fork" if fast and not torch.accelerator.is_available() else "spawn"
 
 
-def _pickled(sites: Sites) -> bytes:
-    """What is simulated, for processes that start with nothing."""
+def pickled(setting: Setting) -> bytes:
+    """What is simulated, for processes that start with nothing.
+
+    Raises:
+        UserError: the task, say, cannot be sent.
+    """
     try:
-        return pickle.dumps(sites.setting)
+        return pickle.dumps(setting)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         mend = 'define its classes and functions at the top of a file, or take engine = "loop"'
         raise UserError(f"[simulation] engine: the task cannot be sent to another process: {error}; {mend}") from error

@@ -61,8 +61,8 @@ def merge(into: Collector, one: Partial) -> None:
     for name, vector in into.vectors.items():
         vector += one.vectors[name]
     if one.counters is not None:
-        theirs, mine = torch.from_numpy(one.counters), into.counters
-        into.counters = theirs.clone() if mine is None else torch.maximum(mine, theirs)
+        theirs, mine = torch.from_numpy(np.array(one.counters)), into.counters
+        into.counters = theirs if mine is None else torch.maximum(mine, theirs)
     into.examples |= one.examples
     into.memory |= one.memory
     into.dropped |= one.dropped

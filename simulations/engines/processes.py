@@ -11,7 +11,7 @@ import torch
 from hansa.records import Plan
 from server.cohort import Collector
 from simulations.engines.base import Engine
-from simulations.engines.crew import Crew, Start, way_to_start
+from simulations.engines.crew import Crew, Start, Workers, way_to_start
 from simulations.engines.member import Order
 from simulations.engines.partial import merge, replies
 from simulations.engines.setting import Setting
@@ -28,7 +28,7 @@ class ProcessesEngine(Engine):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._crew: Crew | None = None
+        self._crew: Workers | None = None
         self._rows: dict[str, float] = {}  # by site: what its work is judged by
         self._former: dict[str, int] = {}
 
@@ -65,11 +65,15 @@ class ProcessesEngine(Engine):
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    def _begin(self, plan: Plan) -> Crew:
-        threads, setting = torch.get_num_threads(), self.setting
-        if setting.memory is None:  # no process has it all
-            self._scratch = tempfile.TemporaryDirectory(prefix="hansa-")
-            setting = replace(setting, memory=Path(self._scratch.name), durable=False)
+    def _kept(self) -> Setting:
+        """What is simulated, the sites' memory in a folder: no process has it all."""
+        if self.setting.memory is not None:
+            return self.setting
+        self._scratch = tempfile.TemporaryDirectory(prefix="hansa-")
+        return replace(self.setting, memory=Path(self._scratch.name), durable=False)
+
+    def _begin(self, plan: Plan) -> Workers:
+        threads, setting = torch.get_num_threads(), self._kept()
         sent, layout = plan.broadcast, self.halves.bench.shared
         down = 4 * sent.params.numel() + sum(one.nbytes for one in sent.shared.values()) + SLACK
         up = 8 * (sum(part.size for part in setting.parts.values()) + layout.n_counters) + SLACK

@@ -20,6 +20,7 @@ from hansa.task import Site, Source, Task
 from hansa.workbench import Workbench
 from privacy.secure import Secure
 from server.cohort import Collector
+from simulations.engines.rayconfig import RayTable
 from simulations.securesum import SecureCollector
 from simulations.stragglers import Stragglers
 from strategies.base import Strategy
@@ -45,6 +46,7 @@ class Setting:
     private: bool = False  # whether sites train by DP-SGD
     seeding: Callable[..., AbstractContextManager[None]] = seeded  # of what a site's training draws
     base: Base | None = None  # what the tensors that are not trained are; None: as the task makes them
+    ray: RayTable = field(default_factory=RayTable)
 
     @property
     def streams(self) -> bool:

@@ -24,3 +24,8 @@ def shares(sites: Sequence[str], cost: Mapping[str, float], former: Mapping[str,
         dealt[chosen].append(site)
         load[chosen] += own
     return dealt
+
+
+def told(sites: Sequence[str]) -> str:
+    """Some sites in words: the first three by name."""
+    return ", ".join(sites[:3]) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")
