@@ -89,6 +89,7 @@ class Head:
         shutil.rmtree(self._app, ignore_errors=True)
         shutil.copytree(self._from, self._app)
         write_atomically(self._mark[0], self._mark[1].encode())
+        self._serving = self._loop.create_task(self._listen())  # before the thread: the end may come at once
         self._thread.start()
         return self
 
@@ -164,28 +165,26 @@ class Head:
         return 0 if named is not None and world % named.tp else world
 
     def _serve(self) -> None:
-        self._serving = self._loop.create_task(self._listen())
-        with contextlib.suppress(asyncio.CancelledError):
+        with self._end, contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serving)
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     async def _listen(self) -> None:
         self._end.setblocking(False)
-        with self._end:
-            async with asyncio.TaskGroup() as tasks:
-                while True:
-                    try:
-                        end, (peer, *_) = await self._loop.sock_accept(self._end)
-                    except OSError as error:  # too many files are open
-                        self._say(f"agents: {reason(error)}")
-                        await asyncio.sleep(1.0)
-                        continue
-                    if self._strangers < STRANGERS:
-                        self._strangers += 1
-                        tasks.create_task(self._take(end, peer))
-                    else:
-                        end.close()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                try:
+                    end, (peer, *_) = await self._loop.sock_accept(self._end)
+                except OSError as error:  # too many files are open
+                    self._say(f"agents: {reason(error)}")
+                    await asyncio.sleep(1.0)
+                    continue
+                if self._strangers < STRANGERS:
+                    self._strangers += 1
+                    tasks.create_task(self._take(end, peer))
+                else:
+                    end.close()
 
     async def _take(self, end: socket.socket, peer: str) -> None:
         """Serves a connection to its end."""
