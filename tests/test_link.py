@@ -331,6 +331,10 @@ def test_a_run_knows_a_site_whose_processes_start_slowly(
         took_part = pool.submit(site.take_part)
         until(lambda: stand.links.waiting())
         assert stand.links.waiting()["a"].line == "is starting its training processes"
+        here.waits = Waiting(state="queued", starts_in=7200.0)
+        until(lambda: stand.links.waiting()["a"].line == "waits for machines, expected in 2 h 0 min")
+        here.waits = None
+        until(lambda: stand.links.waiting()["a"].line == "is starting its training processes")
         if early:
             stand.links.over("the run is over")
             may.set()

@@ -1,5 +1,6 @@
 """[slurm] of site.toml: what a run's job asks of the cluster. Each value stands in a script, so none is free text."""
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -9,33 +10,22 @@ from hansa.words import shown
 
 # Options of sbatch(1) that would change what is run, as whom, on how much, or where it writes; some have keys here.
 OURS = (
-    *(
-        "account",
-        "array",
-        "chdir",
-        "clusters",
-        "error",
-        "export",
-        "export-file",
-        "get-user-env",
-        "gid",
-        "help",
-        "input",
-    ),
-    *("job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "partition"),
-    *("quiet", "requeue", "signal", "test-only", "time", "uid", "usage", "version", "wait", "wrap"),
+    *("account", "array", "chdir", "clusters", "error", "export", "export-file", "get-user-env", "gid", "help"),
+    *("input", "job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"),
+    *("partition", "quiet", "requeue", "signal", "test-only", "time", "uid", "usage", "version", "wait", "wrap"),
 )
 
-Word = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,127}$",
-        description="letters, digits and _ . , : + -, as Slurm names it",
-    ),
-]
+A_WORD = "letters, digits and _ . , : + -, as Slurm names it"
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,127}$")]
+Wanted = Annotated[Word | None, Field(description=A_WORD)]
+OPTION = re.compile(r"--[a-z][a-z-]{1,40}(=[A-Za-z0-9_.,:/@+%*&|()\[\]-]{1,200})?")
 
 
 def _option(value: str) -> str:
+    if not OPTION.fullmatch(value):
+        raise ValueError(
+            f'must be a long option of sbatch without spaces and quotes, e.g. "--qos=normal"; got {shown(value)}'
+        )
     name = value[2:].partition("=")[0]
     # getopt_long(3) takes the beginning of an option's name for all of it.
     if any(one.startswith(name) for one in OURS):
@@ -43,22 +33,15 @@ def _option(value: str) -> str:
     return value
 
 
-Option = Annotated[
-    str,
-    Field(
-        pattern=r"^--[a-z][a-z-]{1,40}(=[A-Za-z0-9_.,:/@+%*&|()\[\]-]{1,200})?$",
-        description='a long option of sbatch without spaces and quotes, e.g. "--qos=normal"',
-    ),
-    AfterValidator(_option),
-]
+Option = Annotated[str, AfterValidator(_option)]
 
 
 class SlurmTable(Table):
     """[slurm]: the job that a run's agents are in. Nodes and ranks stand in [training]."""
 
-    partition: Word | None = None  # None: the cluster's default
-    account: Word | None = None  # None: the user's default
-    gpus_per_node: Word | None = None  # "4" or "a100:4"; None: as options say
+    partition: Wanted = None  # None: the cluster's default
+    account: Wanted = None  # None: the user's default
+    gpus_per_node: Wanted = None  # "4" or "a100:4"; None: as options say
     time: Annotated[
         str,
         Field(pattern=r"^(\d{1,3}-\d{1,2}(:\d{2}){0,2}|\d{1,6}(:\d{2}){0,2})$", description='"D-HH:MM:SS" or the like'),

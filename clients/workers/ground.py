@@ -88,7 +88,8 @@ class Here:
     """
 
     def __init__(self, log: Path, training: SiteTrainingTable) -> None:
-        self.log, self.training, self.waits = log, training, None
+        self.log, self.training = log, training
+        self.waits: Waiting | None = None
 
     def leave(self) -> None:
         """See Ground."""
