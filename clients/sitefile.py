@@ -77,6 +77,11 @@ class SiteTrainingTable(ParallelKeys):
         return self
 
     @model_validator(mode="after")
+    def _for_as_many(self) -> Self:
+        self.degrees(self.procs)
+        return self
+
+    @model_validator(mode="after")
     def _somewhere(self) -> Self:
         if self.mode == "agents" and self.listen is None:
             raise ValueError('mode = "agents" without listen; give host:port of this machine, e.g. "10.0.0.5:7443"')
