@@ -168,8 +168,9 @@ def _participant(
     spending = Spending(folder.path / LEDGERS, run, folder.file, said, audit.append, say)
     unmasked = folder.file.policy.allow_unprotected and not secure
     try:
-        with open_ground(folder.path, app_folder, run, spool, log, training, say) as ground:
-            one = Participant(invite, start, identity, spool, say, folder.file.bounds, half, unmasked, spending)
+        with open_ground(folder.path, app_folder, run, spool, log, folder.file, say) as ground:
+            bounds = folder.file.bounds
+            one = Participant(invite, start, identity, spool, say, bounds, half, unmasked, spending, ground)
             return Answer(one.take_part())
     except ChildFailed as failure:
         return Answer(str(failure), failure.code)

@@ -27,8 +27,7 @@ class Ready:
     strategy: str  # digest
     parts: Mapping[str, Part]  # of an update, in their order in an upload
     counters: int  # integers that follow them
-    sums: tuple[
-        tuple[str, tuple[int, ...]], ...
-    ]  # names and shapes of the site's metric sums, if it was asked for them
+    # Names and shapes of the site's metric sums, if it was asked for them.
+    sums: tuple[tuple[str, tuple[int, ...]], ...]
     rows: int  # of training, if the app wants differential privacy
     groups: int | None  # whose they are; None: no id says it

@@ -111,6 +111,18 @@ def site_agent(
     agent(folder, head, node, key, address, run, patience, typer.echo)
 
 
+@site.command("slurm-script")
+def site_slurm_script(
+    folder: Annotated[Path, typer.Argument(envvar="HANSA_SITE", help="The site's folder.")] = HERE,
+    template: Annotated[bool, typer.Option("--template", help="The template instead, for one of your own.")] = False,
+) -> None:
+    """Print the batch script that a run's job would have; submits nothing."""
+    from clients.slurm.checks import printed
+    from clients.slurm.checks import template as own
+
+    typer.echo(own() if template else printed(folder), nl=False)
+
+
 budget = typer.Typer(help="Differential privacy: what is spent, and what a plan would cost.", rich_markup_mode=None)
 
 

@@ -22,6 +22,7 @@ from clients.finding import Finding, mend, ok
 from clients.floors import look_at_policy
 from clients.sitefile import SiteFile, load_site_file
 from clients.sitefolder import check_joined, open_site_folder
+from clients.slurm.checks import look_at_slurm
 from clients.wayout import look_at_way
 from hansa.errors import UserError
 from hansa.identity import ends
@@ -63,6 +64,7 @@ def _findings(folder: Path) -> Iterator[Finding]:
     yield from look_at_way(file, folder)
     yield from _in_a_child(["device", file.training.device], "[training] device")
     yield from look_at_agents(file.training, folder, now)
+    yield from look_at_slurm(file, folder)
     yield _disk(folder)
     yield from _data(file)
     yield look_at_apps(file)

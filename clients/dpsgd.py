@@ -101,9 +101,8 @@ class DpTrainer(Trainer):
             total = self._sum(
                 model, list(trained.values()), rows, method, self.mechanism.clip, self.seen, batches.alone
             )
-            stack.enter_context(
-                seeded(self.stream.seed(), *self._purpose)
-            )  # dropout's masks, if known, would tell rows apart
+            # Dropout's masks, if known, would tell rows apart.
+            stack.enter_context(seeded(self.stream.seed(), *self._purpose))
             for draw in batches.draws(self._most(way)):
                 total.fill(draw)
                 total.release(self.stream, self.mechanism)

@@ -24,7 +24,7 @@ class GpuLock:
 
     Args:
         uuid: of the GPU.
-        holder: who we are, for whom we are in the way of.
+        holder: who we are, as those read it who find the GPU taken.
         folder: of the locks.
         patience: seconds to wait for another to let go.
 

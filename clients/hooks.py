@@ -11,6 +11,8 @@ from hansa.layout import Layout
 from hansa.records import Vectors
 from strategies.base import Memory, Step, Strategy
 
+ROUNDED = 1e-6  # beside a norm, as torch.nn.utils.clip_grad_norm_ has it
+
 Bound = tuple[nn.Parameter, dict[str, Any], Tensor, Vectors, Memory]  # with its group, and its part of each vector
 
 
@@ -38,15 +40,14 @@ class Hooks:
         memory: Memory,
     ) -> None:
         self.strategy = strategy.beside(optimizer)
-        self.corrects = _overrides(strategy, "correct_grad")
-        self.follows = _overrides(strategy, "after_step")
+        self.corrects = overrides(strategy, "correct_grad")
+        self.follows = overrides(strategy, "after_step")
         self.bound: list[Bound] = []
         if self.corrects or self.follows:
             groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
             device = next(iter(moving.values())).device
-            lengths = (layout.n_parameters, layout.size)
             near, *maps = (
-                {key: v.to(device) for key, v in vectors.items() if v.dim() == 1 and len(v) in lengths}
+                {key: v.to(device) for key, v in elementwise(vectors, layout).items()}
                 for vectors in ({"anchor": anchor}, shared, memory)
             )
             for entry in layout.parameters:
@@ -73,5 +74,12 @@ class Hooks:
             yield p, Step(float(group["lr"]), float(group.get("momentum", 0.0))), anchor, shared, memory
 
 
-def _overrides(strategy: Strategy, hook: str) -> bool:
+def elementwise(vectors: Vectors, layout: Layout) -> Vectors:
+    """Those that have a part for each parameter: of length N or P."""
+    lengths = (layout.n_parameters, layout.size)
+    return {key: v for key, v in vectors.items() if v.dim() == 1 and len(v) in lengths}
+
+
+def overrides(strategy: Strategy, hook: str) -> bool:
+    """Whether a strategy has a hook of its own, by the hook's name."""
     return getattr(type(strategy), hook) is not getattr(Strategy, hook)

@@ -16,6 +16,7 @@ from clients.link import Identity, Invitation, Link, Orphaned, PlanOver, Turned,
 from clients.refusals import Reason, Refused
 from clients.secure import SecureHalf
 from clients.spending import Reserve, Spending
+from clients.workers.ground import Ground
 from clients.workers.group import Group
 from hansa.errors import UserError
 from hansa.wire.link_pb2 import Plan, Secure, SiteFrame, Waiting
@@ -24,6 +25,7 @@ from hansa.wire.rules import INLINE
 
 SOON = 10.0  # seconds that a group may take to start before the server is told
 LOOK = 0.2  # seconds between two looks at the session while the group works
+STARTING = Waiting(state="starting")
 MAX_DEATHS = 10  # plans of one run over which the group has died for good
 
 
@@ -44,6 +46,7 @@ class Participant:
         secure: the site's half of secure aggregation.
         unmasked: whether plans may be answered without it.
         spending: the site's privacy budget.
+        ground: what the group's ranks run on.
     """
 
     def __init__(
@@ -57,9 +60,12 @@ class Participant:
         secure: SecureHalf,
         unmasked: bool,
         spending: Spending,
+        ground: Ground,
     ) -> None:
         self.invite, self.start, self.identity, self.spool, self.say = invite, start, identity, spool, say
         self.bounds, self.secure, self.unmasked, self.spending = bounds, secure, unmasked, spending
+        self.ground = ground
+        self.told: Waiting | None = STARTING  # what the server knows that the site waits for
         self.deaths, self.busy = 0, False
         self.jobs: list[Future[None]] = []  # for the one thread that works
         self.plan: str | None = None  # in hand
@@ -87,7 +93,8 @@ class Participant:
                 return "the server was gone for too long"
             finally:
                 self.plan = None
-                if starting.exception() is None:  # one that is not there yet cannot be ended
+                self.ground.leave()
+                if starting.exception() is None:  # one that is not there yet ends for want of machines, or soon
                     self.group.kill()
 
     def _begin(self) -> None:
@@ -103,8 +110,9 @@ class Participant:
             starting.exception(SOON)
             return None
         try:
-            with Link(self.invite(None), self.identity, self.spool, waiting=Waiting(state="starting")) as link:
+            with Link(self.invite(None), self.identity, self.spool, waiting=STARTING) as link:
                 while not starting.done():
+                    self._tell(link, self.ground.waits or STARTING)
                     frame = link.next(LOOK)
                     if frame is not None and frame.HasField("over"):
                         return frame.over.line
@@ -115,8 +123,10 @@ class Participant:
 
     def _follow(self, link: Link, hands: ThreadPoolExecutor) -> str:
         """Answers plans until the run is over. A new plan ends the work on an older one, which came too late."""
+        self.told = None
         while True:
             frame = link.next(LOOK if self._works() else None)
+            self._tell(link, self.ground.waits)
             for job in [job for job in self.jobs if job.done()]:
                 self.jobs.remove(job)
                 job.result()  # raises what is our bug
@@ -133,6 +143,12 @@ class Participant:
                 case "committed":
                     assert frame is not None
                     self.secure.committed(frame.committed.round)
+
+    def _tell(self, link: Link, waiting: Waiting | None) -> None:
+        """Tells the server what the site waits for, where it is news."""
+        if waiting != self.told:
+            self.told = waiting
+            link.wait(waiting)
 
     def _works(self) -> bool:
         return not all(job.done() for job in self.jobs)

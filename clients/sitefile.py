@@ -9,10 +9,12 @@ from pydantic import Field, model_validator
 from clients.bounds import BoundsTable
 from clients.datatable import DataTable
 from clients.parallel.config import ParallelKeys
+from clients.slurm.config import SlurmTable
 from hansa.address import Dialled
 from hansa.config import checked
 from hansa.document import Document
 from hansa.endfile import Digest, FlowerTable
+from hansa.errors import UserError
 from hansa.proxy import ProxyUrl
 from hansa.tables import A_NAME, Device, Name, Table
 from privacy.secagg.terms import LEAST_SITES
@@ -53,7 +55,9 @@ class SiteTrainingTable(ParallelKeys):
     num_workers: Annotated[int, Field(ge=0)] = 0  # processes that load rows; that of federation.toml is passed over
     procs: Annotated[int, Field(ge=1, le=1024)] = 1  # ranks: processes that train together
     devices: tuple[Device, ...] = ()  # of a machine's ranks, in their order; none: a GPU each, where there are GPUs
-    mode: Literal["local", "agents"] = "local"  # where ranks run: on this machine, or on those that have an agent
+    mode: Literal["local", "agents", "slurm"] = (
+        "local"  # where ranks run: here, where agents are, where a job puts them
+    )
     nodes: Annotated[int, Field(ge=1)] = 1  # machines with an agent, each for as many ranks
     listen: Dialled | None = None  # host:port at which the site's agents find the head
     node_wait: Annotated[float, Field(ge=0)] = 60.0  # seconds that a missing node is waited for
@@ -83,10 +87,12 @@ class SiteTrainingTable(ParallelKeys):
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
-        if self.mode == "agents" and self.listen is None:
-            raise ValueError('mode = "agents" without listen; give host:port of this machine, e.g. "10.0.0.5:7443"')
+        if self.mode != "local" and self.listen is None:
+            raise ValueError(
+                f'mode = "{self.mode}" without listen; give host:port of this machine, e.g. "10.0.0.5:7443"'
+            )
         if self.mode == "local" and (self.listen is not None or self.nodes > 1):
-            raise ValueError('nodes and listen are for mode = "agents"; set it, or remove them')
+            raise ValueError('nodes and listen are for mode = "agents" or "slurm"; set it, or remove them')
         return self
 
 
@@ -139,6 +145,7 @@ class SiteFile:
     data: DataTable | None  # None: there are no rows but those that the app's own code finds
     base: BaseFolderTable | None  # None: the site keeps none
     training: SiteTrainingTable
+    slurm: SlurmTable  # of [training] mode = "slurm"
     policy: PolicyTable
     budget: BudgetTable | None  # None: no limit
     flower: FlowerTable
@@ -152,6 +159,7 @@ TABLES = {
     "data": DataTable,
     "base": BaseFolderTable,
     "training": SiteTrainingTable,
+    "slurm": SlurmTable,
     "policy": PolicyTable,
     "budget": BudgetTable,
     "flower": FlowerTable,
@@ -164,5 +172,8 @@ def load_site_file(path: Path) -> SiteFile:
     Raises:
         UserError: a line a problem, in the order of the file.
     """
-    tables = checked(Document(path), TABLES, needed={"site"})
-    return SiteFile(folder=path.parent, **{"data": None, "base": None, "budget": None, **tables})
+    tables = checked(document := Document(path), TABLES, needed={"site"})
+    file = SiteFile(folder=path.parent, **{"data": None, "base": None, "budget": None, **tables})
+    if "slurm" in document.tables and file.training.mode != "slurm":
+        raise UserError(f'{path.name} [slurm]: is for [training] mode = "slurm"; set it, or remove the table')
+    return file

@@ -29,6 +29,8 @@ from clients import link as site_end
 from clients import participant
 from clients.child import Ready
 from clients.link import Closed, Invitation, Link, Orphaned, PlanOver, Turned, UploadRefused
+from clients.sitefile import SiteTrainingTable
+from clients.workers.ground import Here
 from hansa.errors import UserError
 from hansa.wire import rules
 from hansa.wire.link_pb2 import (
@@ -323,7 +325,8 @@ def test_a_run_knows_a_site_whose_processes_start_slowly(
         return groups[0]
 
     spool = stand.folder / "spool"
-    site = participant.Participant(invite, start, stand.identity(), spool, print, nobody, nobody, True, nobody)
+    here, who = Here(spool, SiteTrainingTable()), stand.identity()
+    site = participant.Participant(invite, start, who, spool, print, nobody, nobody, True, nobody, here)
     with ThreadPoolExecutor(1) as pool:
         took_part = pool.submit(site.take_part)
         until(lambda: stand.links.waiting())

@@ -25,6 +25,8 @@ def look_at_agents(training: SiteTrainingTable, folder: Path, now: datetime) -> 
         yield mend(
             f"{where}: {reason(error)}; give an address of this machine and a free port, or wait for a run's end"
         )
+    if training.mode == "slurm":  # their key is made with the job
+        return
     keys = list(agent_files(folder))
     if not keys:
         yield mend(

@@ -1,5 +1,6 @@
 """What `hansa site agent` and `hansa site agent-key` do."""
 
+import os
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -48,7 +49,7 @@ def agent(
         where = split(head)
     except ValueError as error:
         raise UserError(f"--head {error}") from None
-    node = node or socket.gethostname().partition(".")[0]
+    node = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not is_name(node):
         raise UserError(f"--node must be {A_NAME}; got {node}")
     if address is not None and as_ip(address) is None:

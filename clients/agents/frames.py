@@ -1,7 +1,7 @@
 """What the head and its agents say to each other, over TLS: an object in JSON, and bytes beside it.
 
 agent -> head    hello: version, node, address, devices; ready, or refused with the line why
-head -> agent    welcome: run, app, mark, heartbeat
+head -> agent    run, app, mark and what it is to hold, limit: the heartbeat in seconds
 head -> agent    start: a rank's number, its number on the machine, how many there are, of which term
 head -> agent    tell: an order for a rank of a term; kill: a term; over: the run is
 agent -> head    rank, term: its pid; what it says; that it hangs; that it is gone

@@ -71,6 +71,7 @@ class Head:
         self._changed = threading.Condition()
         self._chosen: list[Node] = []
         self._term, self._strangers = 0, 0
+        self.waits, self._over = None, threading.Event()
         try:
             family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
             self._end = socket.create_server(listen, family=family)
@@ -88,6 +89,7 @@ class Head:
         shutil.rmtree(self._app, ignore_errors=True)
         shutil.copytree(self._from, self._app)
         write_atomically(self._mark[0], self._mark[1].encode())
+        self._serving = self._loop.create_task(self._listen())  # before the thread: the end may come at once
         self._thread.start()
         return self
 
@@ -101,10 +103,6 @@ class Head:
     def wait(self, nodes: int, within: float, cancelled: Callable[[], bool]) -> int:
         """Waits until so many nodes are here; how many are, fewer if the time is over or the wait was cancelled.
 
-        A site whose nodes a scheduler gives out makes a Head with port 0, starts its job with `address` for the agents'
-        `--head`, and calls this from the thread that minds the job, with `cancelled` true once the job has ended or the
-        run is over. Only then is a Group made: its own `gather` waits for `node_wait` seconds at most.
-
         Args:
             nodes: how many.
             within: seconds.
@@ -112,7 +110,7 @@ class Head:
         """
         deadline = time.monotonic() + within
         with self._changed:
-            while len(self._nodes) < nodes and time.monotonic() < deadline and not cancelled():
+            while len(self._nodes) < nodes and time.monotonic() < deadline and not (self._over.is_set() or cancelled()):
                 self._changed.wait(LOOK)
             return len(self._nodes)
 
@@ -121,6 +119,16 @@ class Head:
         self.wait(self.training.nodes, self.training.node_wait, cancelled)
         if cancelled():
             return 0
+        if self._over.is_set():
+            raise ChildFailed(Failure.NODES)
+        return self.take()
+
+    def take(self) -> int:
+        """Takes the nodes that are here for the next generation; how many ranks it is to have.
+
+        Raises:
+            ChildFailed: there are too few.
+        """
         with self._changed:
             here = [self._nodes[name] for name in sorted(self._nodes)]
         self._chosen, self._term = here[: self.training.nodes], self._term + 1
@@ -132,6 +140,10 @@ class Head:
         if not world:
             raise ChildFailed(Failure.NODES)
         return world
+
+    def leave(self) -> None:
+        """See Ground."""
+        self._over.set()
 
     def more(self, world: int) -> bool:
         """See Ground."""
@@ -153,28 +165,26 @@ class Head:
         return 0 if named is not None and world % named.tp else world
 
     def _serve(self) -> None:
-        self._serving = self._loop.create_task(self._listen())
-        with contextlib.suppress(asyncio.CancelledError):
+        with self._end, contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serving)
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     async def _listen(self) -> None:
         self._end.setblocking(False)
-        with self._end:
-            async with asyncio.TaskGroup() as tasks:
-                while True:
-                    try:
-                        end, (peer, *_) = await self._loop.sock_accept(self._end)
-                    except OSError as error:  # too many files are open
-                        self._say(f"agents: {reason(error)}")
-                        await asyncio.sleep(1.0)
-                        continue
-                    if self._strangers < STRANGERS:
-                        self._strangers += 1
-                        tasks.create_task(self._take(end, peer))
-                    else:
-                        end.close()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                try:
+                    end, (peer, *_) = await self._loop.sock_accept(self._end)
+                except OSError as error:  # too many files are open
+                    self._say(f"agents: {reason(error)}")
+                    await asyncio.sleep(1.0)
+                    continue
+                if self._strangers < STRANGERS:
+                    self._strangers += 1
+                    tasks.create_task(self._take(end, peer))
+                else:
+                    end.close()
 
     async def _take(self, end: socket.socket, peer: str) -> None:
         """Serves a connection to its end."""

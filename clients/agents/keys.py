@@ -38,9 +38,9 @@ def agent_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(own.glob("*.pem")) if path.name != HEAD)
 
 
-def admitted(folder: Path, fingerprints: str) -> bool:
-    """Whether a certificate of such a fingerprint is one of an agent that is let in."""
-    return any(fingerprint(_certificate(path)) == fingerprints for path in agent_files(folder))
+def admitted(folder: Path, shown: str) -> bool:
+    """Whether the certificate with the fingerprint that was shown is one of an agent that is let in."""
+    return any(fingerprint(_certificate(path)) == shown for path in agent_files(folder))
 
 
 def until(path: Path) -> datetime:

@@ -111,7 +111,11 @@ class RemoteRank:
         self.node.forget(self)
 
     def heard(self, said: Mapping[str, Any], frame: bytes) -> None:
-        """Takes what its agent says of it. Raises Broken, if it is nothing."""
+        """Takes what its agent says of it.
+
+        Raises:
+            Broken: it is nothing that an agent says.
+        """
         if "pid" in said:
             self.pid = had(said, "pid", int)
         elif "hangs" in said:

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from clients.hooks import Hooks, _overrides
+from clients.hooks import ROUNDED, Hooks, elementwise, overrides
 from clients.parallel.shards import copies, local, share
 from hansa.layout import Layout
 from hansa.records import Vectors
 from strategies.base import Memory, Strategy
-
-ROUNDED = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
 @dataclass(frozen=True)
@@ -60,13 +58,12 @@ class ShardHooks(Hooks):
         memory: Memory,
     ) -> None:
         self.strategy = strategy.beside(optimizer)
-        self.corrects, self.follows = _overrides(strategy, "correct_grad"), _overrides(strategy, "after_step")
+        self.corrects, self.follows = overrides(strategy, "correct_grad"), overrides(strategy, "after_step")
         self.bound = []
         if not (self.corrects or self.follows):
             return
         groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-        lengths = (layout.n_parameters, layout.size)
-        maps = [{k: v for k, v in one.items() if v.dim() == 1 and len(v) in lengths} for one in (shared, memory)]
+        maps = [elementwise(one, layout) for one in (shared, memory)]
         for entry in layout.parameters:
             if entry.name in held:
                 whole, own = held[entry.name].whole, held[entry.name].own

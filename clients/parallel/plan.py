@@ -1,7 +1,7 @@
 """A task's plan of tensor parallelism: which layers are cut, and along what."""
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +11,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from hansa.errors import UserError
 from hansa.task import Task
 
-KINDS = ("colwise", "rowwise", "colwise_gather", "rowwise_embedding")
+STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
+    "colwise": ColwiseParallel,
+    "rowwise": RowwiseParallel,
+    "colwise_gather": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rowwise_embedding": lambda: RowwiseParallel(input_layouts=Replicate()),
+}
 
 
 def plan_of(task: Task, model: nn.Module, tp: int) -> dict[str, ParallelStyle]:
@@ -45,18 +50,11 @@ def plan_of(task: Task, model: nn.Module, tp: int) -> dict[str, ParallelStyle]:
 
 
 def _style(style: Any, where: str) -> ParallelStyle:
-    match style:
-        case "colwise":
-            return ColwiseParallel()
-        case "rowwise":
-            return RowwiseParallel()
-        case "colwise_gather":
-            return ColwiseParallel(output_layouts=Replicate())
-        case "rowwise_embedding":
-            return RowwiseParallel(input_layouts=Replicate())
-        case ParallelStyle():
-            return style
-    raise UserError(f"{where}: parallel_plan has style {style!r}; use {', '.join(KINDS)}, or one of torch's")
+    if isinstance(style, ParallelStyle):
+        return style
+    if isinstance(style, str) and style in STYLES:
+        return STYLES[style]()
+    raise UserError(f"{where}: parallel_plan has style {style!r}; use {', '.join(STYLES)}, or one of torch's")
 
 
 def _cut(layer: nn.Module, style: Any) -> Iterator[tuple[str, Tensor, int]]:

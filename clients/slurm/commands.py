@@ -11,6 +11,7 @@ from hansa.errors import UserError
 LONGEST = 60.0  # seconds that one command may take
 SHOWN = 300  # characters of what a command says
 GONE = "Invalid job id"  # in what squeue says of a job that it has forgotten: five minutes after its end (MinJobAge)
+HIDDEN = ("HANSA_", "FLWR_", "SBATCH_")  # variables that commands do not get; sbatch(1) takes options from the last
 ENDED = "already completing or completed"  # in what scancel says of a job that has ended
 ID = re.compile(r"([0-9]{1,18})(?:;([A-Za-z0-9_.-]{1,64}))?")  # as sbatch --parsable prints it
 
@@ -51,6 +52,15 @@ def submit(script: str, name: str) -> JobId:
     if (job := read_id(said)) is None:
         raise SlurmSays(f"sbatch --parsable: {_line(said)!r} is no job's id; see to it on the cluster")
     return job
+
+
+def test(script: str) -> None:
+    """Asks whether a batch script would be taken, and submits nothing.
+
+    Raises:
+        SlurmSays: it would not, or there is no sbatch.
+    """
+    _ask(["sbatch", "--test-only"], script)
 
 
 def look(job: JobId) -> Seen:
@@ -103,7 +113,9 @@ def cancel(job: JobId) -> None:
 
 
 def _ask(command: list[str], text: str = "") -> str:
-    env = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # squeue(1): else a user's own form of times
+    # A job gets the variables of who submits it: what this process was told, a proxy's password too, is not for it.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    env["SLURM_TIME_FORMAT"] = "standard"  # squeue(1): else a user's own form of times
     try:
         done = subprocess.run(
             command, input=text, env=env, capture_output=True, text=True, errors="replace", timeout=LONGEST, check=False

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from clients.parallel.config import LOOPBACK
 from clients.sitefile import SiteTrainingTable
 from clients.workers.rank import Hear, LocalRank
+from hansa.wire.link_pb2 import Waiting
 
 
 class Rank(Protocol):
@@ -63,6 +64,13 @@ class Ground(Protocol):
     def more(self, world: int) -> bool:
         """Whether there is room for more ranks than so many."""
 
+    @property
+    def waits(self) -> Waiting | None:
+        """What `gather` waits for, for the server to know; None: nothing that takes long."""
+
+    def leave(self) -> None:
+        """Waits for no machines any more, now and later: the run is over. From any thread."""
+
     def start(self, number: int, hear: Hear) -> Rank:
         """Starts a rank of the generation that was gathered for; from the thread with which local ones are to die.
 
@@ -80,7 +88,10 @@ class Here:
     """
 
     def __init__(self, log: Path, training: SiteTrainingTable) -> None:
-        self.log, self.training = log, training
+        self.log, self.training, self.waits = log, training, None
+
+    def leave(self) -> None:
+        """See Ground."""
 
     def gather(self, cancelled: Callable[[], bool]) -> int:
         """See Ground."""

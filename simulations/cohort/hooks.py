@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from clients.hooks import ROUNDED, elementwise, overrides
 from hansa.layout import Layout
 from hansa.records import Vectors
 from simulations.cohort.gradients import Tensors
 from strategies.base import Memory, Step, Strategy
-
-SMALL = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 class StackedHooks:
@@ -38,18 +37,16 @@ class StackedHooks:
         device: torch.device,
     ) -> None:
         self.strategy = strategy
-        self.corrects = type(strategy).correct_grad is not Strategy.correct_grad
-        self.follows = type(strategy).after_step is not Strategy.after_step
+        self.corrects = overrides(strategy, "correct_grad")
+        self.follows = overrides(strategy, "after_step")
         self._parts: dict[str, tuple[Tensor, Vectors, Vectors]] = {}
         if not (self.corrects or self.follows):
             return
-        lengths = (layout.n_parameters, layout.size)
         own = {
             key: torch.stack([memory[key] for memory in memories]).to(device)
-            for key, v in memories[0].items()
-            if v.dim() == 1 and len(v) in lengths
+            for key in elementwise(memories[0], layout)
         }
-        sent = {key: v.to(device) for key, v in shared.items() if v.dim() == 1 and len(v) in lengths}
+        sent = {key: v.to(device) for key, v in elementwise(shared, layout).items()}
         near = anchor.to(device)
         for entry in layout.parameters:
             if entry.name in names:
@@ -81,6 +78,6 @@ class StackedHooks:
 def clip(grads: Tensors, bound: float) -> None:
     """Clips each site's gradient to a norm, in place, as torch.nn.utils.clip_grad_norm_ does for one."""
     norms = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in grads.values()], 1).norm(dim=1)  # [a]
-    scale = (bound / (norms + SMALL)).clamp(max=1.0)
+    scale = (bound / (norms + ROUNDED)).clamp(max=1.0)
     for g in grads.values():
         g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))

@@ -71,7 +71,7 @@ class Site:
         nobody: Any = None
         spending = Spending(spool, "run", file_of(spool), Said(PrivacyTable(), 9), nobody, print)
         self.one = Participant(
-            nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True, spending
+            nobody, start, Identity(spool, spool, spool), spool, print, BoundsTable(), nobody, True, spending, nobody
         )
         self.one.group, self.one.ready = start(), nobody
 

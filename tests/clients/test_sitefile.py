@@ -124,7 +124,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ),
     (
         "[training]\nnodes = 2\nprocs = 2",
-        ['[training]: nodes and listen are for mode = "agents"; set it, or remove them'],
+        ['[training]: nodes and listen are for mode = "agents" or "slurm"; set it, or remove them'],
     ),
     (
         "[training]\nmode = 'agents'\nprocs = 2",

@@ -90,14 +90,13 @@ def main() -> None:
 
     def start() -> Group:
         (home / "logs").mkdir(exist_ok=True)
-        training = folder.file.training
-        place = Here(home / "logs" / "training.log", training)
-        return Group(app, home, run, spool, training, ground.say, place, secure)
+        return Group(app, home, run, spool, folder.file.training, ground.say, place, secure)
 
+    place = Here(home / "logs" / "training.log", folder.file.training)
     identity = Identity(home / CA, home / TLS_CERTIFICATE, home / TLS_KEY)
     bounds, spool = folder.file.bounds, home / "spool" / run
     spending = Spending(home / LEDGERS, run, folder.file, said_by(app), ground.note, ground.say)
-    site = Participant(invite, start, identity, spool, ground.say, bounds, half, False, spending)
+    site = Participant(invite, start, identity, spool, ground.say, bounds, half, False, spending, place)
     print(site.take_part(), flush=True)
 
 
