@@ -81,6 +81,11 @@ class SiteTrainingTable(ParallelKeys):
         return self
 
     @model_validator(mode="after")
+    def _for_as_many(self) -> Self:
+        self.degrees(self.procs)
+        return self
+
+    @model_validator(mode="after")
     def _somewhere(self) -> Self:
         if self.mode != "local" and self.listen is None:
             raise ValueError(

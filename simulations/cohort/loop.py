@@ -39,6 +39,7 @@ class CohortLoop(SiteLoop):
         self._threads = threads
         self._tried = False
         self._unfit: str | None = None  # why nothing can be stacked
+        self.left: str | None = None  # why something was left to the plain loop, at first
         self._told: set[str] = set()
         self._news: list[str] = []
 
@@ -141,6 +142,7 @@ class CohortLoop(SiteLoop):
         return self._unfit is None
 
     def _tell(self, whom: str, reason: str) -> None:
+        self.left = self.left or reason
         if reason not in self._told:
             self._told.add(reason)
             self._news.append(f'engine "batched" leaves {whom} to the plain loop: {reason}')

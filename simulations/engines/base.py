@@ -87,6 +87,11 @@ class Engine:
         self.ticked(plan, seconds)
         return total.aggregate(rule)
 
+    @property
+    def left(self) -> str | None:
+        """Why it has left training to the plain loop; None: it has not."""
+        return None
+
     def total(self, plan: Plan, asked: Sequence[str], present: Sequence[str]) -> Collector:
         """The sum of what sites answer to a plan.
 

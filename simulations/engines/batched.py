@@ -30,6 +30,11 @@ class BatchedEngine(Engine):
             return 'layers that a site keeps to itself ([strategy] local) are not stacked; take "loop" or "processes"'
         return None
 
+    @property
+    def left(self) -> str | None:
+        """See Engine."""
+        return self._loop.left
+
     def total(self, plan: Plan, asked: Sequence[str], present: Sequence[str]) -> Collector:
         """See Engine."""
         return self._loop.work(plan, asked, present)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hansa.choose import choose, known
+from hansa.errors import UserError
 from hansa.records import Aggregate, Plan
 from privacy.dp.terms import HYPER
 from server.cohort import Rule
@@ -102,6 +103,8 @@ class Trial:
             with kind(setting, self.halves.moved(setting), self.workers) as engine:
                 engine.ask(self._short(), sites)
                 found, times = engine.collect(Rule(1)), []
+                if engine.left is not None:  # it is the loop by another name
+                    raise UserError(engine.left)
                 for _ in range(TIMED):
                     began = time.perf_counter()
                     engine.collect(Rule(1))

@@ -28,7 +28,7 @@ def test_nothing_written_is_plain_and_leaves_the_choice_open(tmp_path: Path) -> 
 
 
 def test_degrees_multiply_to_the_processes(tmp_path: Path) -> None:
-    keys = load(tmp_path, "parallel = { shard = 4, tp = 2 }\n")
+    keys = load(tmp_path, "procs = 8\nparallel = { shard = 4, tp = 2 }\n")
     assert keys.degrees(8) == Degrees(shard=4, tp=2)
     with pytest.raises(ValueError, match='shard 4 x tp 2 is for 8, and procs = 4; set procs = 8, or parallel = "auto"'):
         keys.degrees(4)
@@ -44,6 +44,11 @@ def test_one_process_may_save_memory_too(tmp_path: Path, key: str) -> None:
     [
         ("parallel = { dp = 2, tp = 2 }", "dp and tp do not go together; write shard = 2 in place of dp"),
         ("parallel = { dp = 2, shard = 4 }", "dp and shard do not go together; write shard = 8 and leave dp out"),
+        (
+            "procs = 2\nparallel = { shard = 3 }",
+            'parallel: shard 3 is for 3, and procs = 2; set procs = 3, or parallel = "auto"',
+        ),
+        ("parallel = { shard = 2 }", "parallel: shard 2 is for 2, and procs = 1; set procs = 2"),
         ("parallel = { dp = 0 }", "dp: must be at least 1; got 0"),
         ("parallel = { pp = 2 }", "pp: no such key (keys: dp, shard, tp)"),
         ('parallel = "fsdp"', 'must be "auto", or degrees, e.g. { shard = 4 }'),
